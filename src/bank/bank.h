@@ -1,0 +1,123 @@
+/* bank.h - what is remembered: the truth, in SQLite (WAL, synchronous=FULL, secure_delete, foreign keys).
+ *
+ * Everything else (embeddings, recall index, vault) is a view that can be made again from here; the bank also keeps the books
+ * of views: which embeddings and segments exist, and what each segment depends on. One bank handle is thread safe (one lock);
+ * many processes may open one bank. An acknowledged write survives kill -9 and power loss.
+ *
+ * application_id marks our files; user_version is the schema's version; older ones are migrated when opened for writing,
+ * newer ones refused (E_FOREIGN). */
+#ifndef IS_BANK_BANK_H
+#define IS_BANK_BANK_H
+
+#include <stdbool.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+
+typedef struct is_bank is_bank;
+
+is_status is_bank_open(const char *path, bool read_only, is_bank **out); /* creates the file (0600) unless read_only */
+void is_bank_close(is_bank *b);
+const char *is_bank_path(const is_bank *b);
+int is_bank_schema_version(is_bank *b);
+is_status is_bank_check(is_bank *b, bool *ok);     /* PRAGMA quick_check */
+
+/* ---- Partitions ---------------------------------------------------------------------------------------------------------- */
+
+/* (tenant, owner kind, owner): the unit of isolation. Every other call takes it; each SQL statement is keyed by id. */
+typedef struct is_partition {
+    int64_t id;
+    uint8_t key[IS_KEY_BYTES];   /* secret; names segments; made at random with the partition */
+    int64_t epoch;               /* raised by update and forget: what was read before is stale */
+    int64_t revision;            /* raised by every write: index caches follow it */
+} is_partition;
+
+/* The scope's partition. create = false: E_NOTFOUND if it does not exist. E_INVALID without any owner, or with bytes that are
+ * not UTF-8, or names over 512 bytes. */
+is_status is_bank_partition(is_bank *b, const inferscale_scope *scope, bool create, is_partition *out);
+is_status is_bank_partition_refresh(is_bank *b, is_partition *p); /* reads epoch and revision again */
+
+/* ---- Writing (each call is one durable transaction) ---------------------------------------------------------------------- */
+
+is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *facts, size_t n,
+                            inferscale_event *events /* may be NULL */);
+is_status is_bank_add_turns(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_turn *turns, size_t n,
+                            int64_t *ids /* may be NULL */);
+is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, const inferscale_fact *fact);
+
+/* Names of segments that a write made invalid: the caller removes the files. */
+typedef struct is_names {
+    size_t n;
+    uint8_t (*names)[IS_HASH_BYTES];
+} is_names;
+void is_names_free(is_names *n);
+
+/* Deletes items (facts with all versions, turns), their embeddings, their segments' rows, and the rows of every segment that
+ * depends on them; raises the epoch. *stale = all those segments. filter (may be NULL): only rows with the scope's agent, run
+ * and app attributes where given. ids NULL = all items. */
+is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
+                         size_t *n_deleted, is_names *stale);
+
+/* ---- Reading ------------------------------------------------------------------------------------------------------------- */
+
+/* Lists are made of inferscale_item (text etc. owned by the list). kinds: INFERSCALE_FACTS | INFERSCALE_TURNS. */
+is_status is_bank_list(is_bank *b, const is_partition *p, const inferscale_scope *filter, int kinds, int64_t after_id, size_t limit,
+                       inferscale_list **out);
+/* The current versions of these ids, in the order given; ids not in the partition are left out. */
+is_status is_bank_get(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, inferscale_list **out);
+is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, inferscale_list **out); /* all versions, oldest first */
+
+/* The w turns before turn `id` in its conversation (not itself), oldest first. */
+is_status is_bank_turns_before(is_bank *b, const is_partition *p, int64_t turn_id, size_t w, inferscale_list **out);
+/* The w facts before fact `id` in id order (not itself), oldest first. */
+is_status is_bank_facts_before(is_bank *b, const is_partition *p, int64_t fact_id, size_t w, inferscale_list **out);
+
+/* For the recall index: every item with id > after_id in id order; prev = the turn before it in its conversation ("" texts for
+ * facts and first turns). Strings live during the call of each(). each() returning non-OK stops. The bank's lock is held. */
+typedef is_status (*is_bank_each_fn)(void *ctx, const inferscale_item *item, const char *prev_speaker, const char *prev_text);
+is_status is_bank_each(is_bank *b, const is_partition *p, int64_t after_id, is_bank_each_fn each, void *ctx);
+
+/* Which of these ids have metadata equal to all members of the JSON object `metadata`: keep[i] set accordingly. */
+is_status is_bank_match_metadata(is_bank *b, const is_partition *p, const char *metadata, const int64_t *ids, size_t n, bool *keep);
+
+/* ---- Books of the views -------------------------------------------------------------------------------------------------- */
+
+/* Embeddings: int8 vectors of an item's current version under an embedder fingerprint. */
+is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int version,
+                                const int8_t *q, uint32_t dim, float scale);
+typedef is_status (*is_bank_embedding_fn)(void *ctx, int64_t id, const int8_t *q, uint32_t dim, float scale);
+is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], is_bank_embedding_fn each, void *ctx);
+/* Ids (current versions) without an embedding under the fingerprint, in id order, at most limit; *ids is is_free'd. */
+is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], size_t limit, int64_t **ids, size_t *n);
+
+/* Segments: a fact version's variants. A dependency is an item version whose text stood in the encoding context or span. */
+typedef struct is_segment_row {
+    uint8_t name[IS_HASH_BYTES];
+    int64_t fact_id;
+    int version;
+    char policy[32];
+    uint32_t n_tokens, n_context, n_computed;
+    uint64_t bytes;
+} is_segment_row;
+typedef struct is_dep { int64_t item_id; int version; } is_dep;
+
+/* Enters a segment with its dependencies, if the partition's epoch is still `epoch` and all dependencies still exist in these
+ * versions (else E_STALE: the caller removes the file). fingerprint: of the model and profile. */
+is_status is_bank_put_segment(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
+                              const is_segment_row *row, const is_dep *deps, size_t n_deps);
+/* The segments of a fact's current version under a fingerprint and policy (NULL = any), newest first; *rows is is_free'd. */
+is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, int64_t fact_id,
+                           is_segment_row **rows, size_t *n);
+/* Facts (current versions) without a segment under fingerprint and policy, in id order. *ids is is_free'd. */
+is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
+                            int64_t **ids, size_t *n);
+is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
+
+typedef struct is_bank_counts { uint64_t partitions, facts, turns, embeddings, segments, bytes; } is_bank_counts;
+is_status is_bank_count(is_bank *b, is_bank_counts *out);
+
+/* Lists for other rooms that build them. add copies the strings. */
+inferscale_list *is_list_new(void);
+is_status is_list_add(inferscale_list *l, const inferscale_item *item);
+
+#endif

@@ -1,0 +1,19 @@
+/* mem.h - allocation. Every allocation of the library goes through here, so that tests can count and fail the nth one. */
+#ifndef IS_BASE_MEM_H
+#define IS_BASE_MEM_H
+
+#include <stddef.h>
+
+void *is_malloc(size_t n);                         /* NULL on failure; n = 0 gives a freeable pointer */
+void *is_calloc(size_t n, size_t size);
+void *is_realloc(void *p, size_t n);               /* on failure p is untouched */
+void *is_malloc_aligned(size_t align, size_t n);   /* align: a power of two >= 16; freed with is_free */
+char *is_strdup(const char *s);                    /* NULL in gives NULL out */
+char *is_strndup(const char *s, size_t n);
+void is_free(void *p);                             /* NULL is allowed */
+
+/* Tests: fail the nth allocation from now (1 = the next; 0 = never) in this thread; is_mem_count() counts this thread's calls. */
+void is_mem_fail_at(size_t nth);
+size_t is_mem_count(void);
+
+#endif

@@ -1,0 +1,98 @@
+/* cli.h - what the verbs of the command line share. One table (verbs.c) makes the parser, --help, the man page and the shell
+ * completions. Results go to stdout, chatter to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage. */
+#ifndef IS_CLI_CLI_H
+#define IS_CLI_CLI_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "inferscale.h"
+
+typedef struct cli_option {
+    const char *name;   /* "--user"; NULL ends a table */
+    const char *arg;    /* "NAME" or NULL for a flag */
+    const char *help;   /* one line */
+} cli_option;
+
+typedef struct cli_args cli_args; /* a parsed command line */
+
+typedef struct cli_verb {
+    const char *name;             /* "remember", "bench ttft" */
+    const char *usage;            /* positionals: "[TEXT...]" */
+    const char *summary;          /* one line */
+    const char *details;          /* paragraphs with examples; may be NULL */
+    const cli_option *options;    /* the verb's own */
+    unsigned groups;              /* which shared option groups it takes */
+    int (*run)(const cli_args *a);
+} cli_verb;
+
+enum {
+    CLI_STORE = 1,   /* --home, --engine, --embedder, --embedder-key, --read-only */
+    CLI_SCOPE = 2,   /* --tenant --user --agent --run --app (user defaults to "default" if no owner is given) */
+    CLI_MODEL = 4,   /* --model --system --policy --codec --ctx --threads --flash-attention on|off|auto --ram SIZE */
+    CLI_JSON = 8     /* --json */
+};
+
+/* Typed access; the option must be in the verb's tables (else an internal error is reported). Values are checked on access:
+ * a wrong one prints the cause and the next step and ends the verb with exit code 2 (cli_usage). */
+const char *cli_str(const cli_args *a, const char *option, const char *fallback);
+int64_t cli_int(const cli_args *a, const char *option, int64_t fallback, int64_t min, int64_t max);
+double cli_num(const cli_args *a, const char *option, double fallback, double min, double max);
+bool cli_flag(const cli_args *a, const char *option);
+size_t cli_int_list(const cli_args *a, const char *option, const char *fallback, int64_t *out, size_t max); /* "0,5,10" */
+size_t cli_n(const cli_args *a);                    /* positionals */
+const char *cli_at(const cli_args *a, size_t i);
+const cli_verb *cli_current(const cli_args *a);
+
+/* Wrong usage: prints "inferscale VERB: message" and a pointer to --help; returns 2. */
+int cli_usage(const cli_args *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Failure: prints inferscale_error(); with --json also an object {"error":{code,message}} on stdout; returns 1. */
+int cli_fail(const cli_args *a);
+int cli_fail_msg(const cli_args *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+void cli_options(const cli_args *a, inferscale_options *out);   /* from the STORE and MODEL groups; strings borrowed */
+void cli_scope(const cli_args *a, inferscale_scope *out);
+int cli_open(const cli_args *a, inferscale **out);              /* inferscale_open + error report; 0 or the exit code */
+/* The model NAME|PATH (NULL = default) as a file path: installed models are in the cache folder set up by scripts/setup.sh
+ * ($INFERSCALE_MODELS, else $XDG_CACHE_HOME/inferscale/models, else ~/.cache/inferscale/models). is_free'd; NULL + error. */
+char *cli_model_path(const char *name);
+char *cli_embedder_path(const char *name);
+
+/* A progress bar on stderr, only if it is a terminal; usable as inferscale_progress_fn with ctx = cli_progress*. */
+typedef struct cli_progress { const char *title; double started_ms, drawn_ms; uint64_t done, total; bool tty; } cli_progress;
+void cli_progress_start(cli_progress *p, const char *title, uint64_t total);
+int cli_progress_at(void *ctx, uint64_t done, uint64_t total, const char *what);
+void cli_progress_end(cli_progress *p);
+
+bool cli_color(void);                               /* stdout is a terminal and NO_COLOR is not set */
+int cli_print_json(json_t *object);                 /* one line on stdout; steals the reference; returns 0 */
+
+/* The head of every report: {"machine", "model", "weights", "commit", "date", "seed", "rows": []}; info may be NULL. */
+json_t *cli_report(const inferscale_model_info *info, uint64_t seed);
+
+extern const cli_verb *const cli_verbs[];           /* NULL-terminated */
+
+/* One run function a verb file. */
+int cmd_remember(const cli_args *a);
+int cmd_recall(const cli_args *a);
+int cmd_ask(const cli_args *a);
+int cmd_chat(const cli_args *a);
+int cmd_ls(const cli_args *a);
+int cmd_show(const cli_args *a);
+int cmd_forget(const cli_args *a);
+int cmd_encode(const cli_args *a);
+int cmd_import(const cli_args *a);
+int cmd_import_locomo(const cli_args *a);
+int cmd_export(const cli_args *a);
+int cmd_bench_ttft(const cli_args *a);
+int cmd_bench_compose(const cli_args *a);
+int cmd_eval_recall(const cli_args *a);
+int cmd_eval_fidelity(const cli_args *a);
+int cmd_doctor(const cli_args *a);
+int cmd_demo(const cli_args *a);
+int cmd_completion(const cli_args *a);
+int cmd_man(const cli_args *a);
+int cmd_help(const cli_args *a);
+
+#endif

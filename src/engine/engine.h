@@ -1,0 +1,200 @@
+/* engine.h - the one interface to a language-model engine, and the plan that it executes.
+ *
+ * Engines are plug-ins (libinferscale-NAME.so) with one entry, is_plugin_entry. A plug-in carries its own copy of src/base and
+ * src/kv; its error sentences and log lines reach the host through is_host. */
+#ifndef IS_ENGINE_ENGINE_H
+#define IS_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "kv/geometry.h"
+#include "kv/segment.h"
+
+/* ---- The plan (design.md 1) ---------------------------------------------------------------------------------------------- */
+
+typedef enum is_role { IS_ROLE_HEADER, IS_ROLE_FACT, IS_ROLE_FOOTER, IS_ROLE_QUESTION, IS_ROLE_TURN } is_role;
+
+/* Who provides a part's KV. RESIDENT: already live in this run's sequence from an earlier turn. */
+typedef enum is_source { IS_SRC_STORED = 1, IS_SRC_COMPUTED = 2, IS_SRC_RESIDENT = 3 } is_source;
+
+typedef struct is_part {
+    is_role role;
+    is_source source;
+    const int32_t *tokens;   /* [n_tokens] */
+    uint32_t n_tokens;
+    uint32_t pos;            /* position of tokens[0]; parts are contiguous: pos = the sum of the n_tokens before it */
+    int64_t fact_id;         /* facts; else 0 */
+    int version;
+    is_segment *segment;     /* STORED: the rows, segment tokens == tokens (checked by the engine); else NULL. Borrowed. */
+} is_part;
+
+/* The text twin of a plan is the same list with every STORED part COMPUTED. */
+typedef struct is_plan {
+    uint32_t n_parts;
+    is_part *parts;
+    uint32_t n_tokens;       /* sum */
+} is_plan;
+
+/* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
+
+enum { IS_ENGINE_ABI = 1 };
+
+typedef struct is_engine_opts {
+    const char *model_path;
+    uint32_t n_ctx;          /* 0 = min(8192, trained) */
+    uint32_t n_threads;      /* 0 = physical cores */
+    int flash_attention;     /* INFERSCALE_FA_* */
+    const char *cache_dir;   /* for the measured flash-attention choice and the file fingerprint; NULL = do not keep */
+    bool no_selftest;        /* tests and benchmarks that do their own */
+} is_engine_opts;
+
+typedef struct is_engine_info {
+    char engine[64], name[128], arch[32], weights[32];
+    uint8_t fingerprint[IS_HASH_BYTES]; /* everything its KV depends on: the file's content, rope settings */
+    char why_not[256];       /* why KV cannot be injected; "" if it can */
+    bool can_inject, flash_attention, has_chat_template;
+    uint64_t n_params;
+    uint32_t n_layers, n_ctx, n_ctx_train, n_vocab, n_threads, n_batch;
+    double fa_on_ms, fa_off_ms; /* 0 = not measured */
+    double selftest_kl, selftest_noise;
+} is_engine_info;
+
+/* The literal pieces of the model's chat format, found by rendering its template with placeholders. Never NULL. */
+typedef struct is_chat_format {
+    char *system_open, *system_close, *user_open, *user_close, *assistant_open, *assistant_close;
+} is_chat_format;
+
+/* ---- Encoding (capture) -------------------------------------------------------------------------------------------------- */
+
+/* Runs context + span at positions pos0 ..., and gives the span's K and V as the engine computed them (F32, before the cache's
+ * rounding), K ROTATED at its position pos0 + n_context + i. The caller un-rotates (kv/rope.h). */
+typedef struct is_capture {
+    const int32_t *context;  /* [n_context]; may be empty */
+    uint32_t n_context;
+    const int32_t *span;     /* [n_span], n_span >= 1 */
+    uint32_t n_span;
+    uint32_t pos0;
+    float **rows;            /* out: rows[plane] = [n_span][n_heads][head_dim], caller-allocated for all planes of the geometry */
+    uint32_t n_computed;     /* out: tokens really run (a context prefix kept from the last capture is not run again) */
+    const volatile int *cancel; /* may be NULL */
+} is_capture;
+
+/* ---- Running a plan ------------------------------------------------------------------------------------------------------ */
+
+typedef struct is_sampling {
+    double temperature;      /* 0 = greedy */
+    uint32_t top_k;
+    double top_p, min_p;
+    uint64_t seed;
+} is_sampling;
+
+typedef struct is_run_opts {
+    is_sampling sampling;
+    uint32_t batch;          /* split computed tokens in decodes of this size; 0 = n_batch. Another batching of the same text is
+                                the numerical floor N of the evaluation. */
+    uint32_t cache_parts;    /* keep the first so many parts (all COMPUTED) as an exact prefix for later runs; default 1 */
+    bool no_prefix_cache;    /* neither use nor keep exact prefixes */
+    bool want_logits;        /* is_engine.logits will be called */
+    const volatile int *cancel;
+} is_run_opts;
+
+typedef struct is_run_stats {
+    uint32_t tokens_computed, tokens_injected, tokens_resident; /* resident: exact prefix or earlier turn */
+    double compose_ms, inject_ms, compute_ms;                   /* compose into the blob; blob into the cache; llama_decode */
+} is_run_stats;
+
+typedef struct is_run is_run; /* one live sequence */
+
+/* The engine's functions. impl is what open returned. Calls on one impl are serialised by the host (engine.c); only the cancel
+ * flags may change meanwhile. Errors are statuses with a sentence; bad tokens, positions and sizes are checked, never asserted. */
+typedef struct is_engine_vtable {
+    const char *name;
+    is_status (*open)(const is_engine_opts *opts, void **impl);
+    void (*close)(void *impl);
+    is_status (*info)(void *impl, is_engine_info *out);
+    const is_geometry *(*geometry)(void *impl);          /* NULL if can_inject is false */
+    const is_chat_format *(*chat_format)(void *impl);
+    /* Tokens of text, in a new array (is_free by the caller through is_engine_tokens_free: the copy of base differs).
+     * parse_special: control tokens written out in text become control tokens (only for our own template pieces).
+     * add_bos: put the model's BOS first if its tokenizer wants one. */
+    is_status (*tokenize)(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+    void (*tokens_free)(void *impl, int32_t *tokens);
+    /* Appends the bytes of one token to buf[cap]; returns the length (0 for control tokens), or -needed. */
+    int (*token_piece)(void *impl, int32_t token, char *buf, int cap);
+    bool (*is_eog)(void *impl, int32_t token);
+    is_status (*capture)(void *impl, is_capture *c);
+    /* Executes the plan's parts and leaves the logits of the last token. *run is the live sequence; finish frees it.
+     * E_CONTEXT if it does not fit, E_CANCELLED, E_INVALID (a STORED part whose segment does not match: fingerprint, geometry,
+     * tokens), E_UNSUPPORTED (STORED on an engine that cannot inject). On failure *run is NULL and nothing stays behind. */
+    is_status (*start)(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
+    /* Continues a run with more parts (positions go on where it stands). Same rules. */
+    is_status (*extend)(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
+    is_status (*sample)(void *impl, is_run *run, int32_t *token);          /* from the last logits; does not run it */
+    is_status (*feed)(void *impl, is_run *run, int32_t token);             /* runs one token; new logits */
+    const float *(*logits)(void *impl, is_run *run);                       /* [n_vocab] of the last token; until the next call */
+    uint32_t (*run_tokens)(void *impl, is_run *run);                       /* position of the next token */
+    void (*finish)(void *impl, is_run *run);                               /* NULL is allowed */
+} is_engine_vtable;
+
+/* ---- Embedders come from plug-ins too ------------------------------------------------------------------------------------- */
+
+typedef struct is_embedder_vtable {
+    const char *name;
+    /* spec: a GGUF path, or a URL; key: API key or NULL; n_threads 0 = physical cores. */
+    is_status (*open)(const char *spec, const char *key, uint32_t n_threads, void **impl);
+    void (*close)(void *impl);
+    uint32_t (*dim)(void *impl);
+    void (*fingerprint)(void *impl, uint8_t out[IS_HASH_BYTES]); /* equal fingerprints = interchangeable vectors */
+    /* n texts -> out[n][dim], L2-normalised. Texts are cut to the model's length. Blank text is E_INVALID. */
+    is_status (*embed)(void *impl, const char *const *texts, size_t n, float *out);
+} is_embedder_vtable;
+
+/* ---- Plug-ins ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct is_host {
+    uint32_t abi;            /* IS_ENGINE_ABI */
+    void (*error)(is_status status, const char *sentence);
+    void (*log)(int level, const char *message);
+} is_host;
+
+typedef struct is_plugin {
+    uint32_t abi;
+    const char *name, *version;
+    const is_engine_vtable *engine;       /* NULL = none */
+    const is_embedder_vtable *embedder;   /* NULL = none */
+} is_plugin;
+
+/* The one exported symbol of a plug-in: "inferscale_plugin". NULL = the host's ABI is not supported. */
+typedef const is_plugin *(*is_plugin_entry)(const is_host *host);
+
+/* Loads libinferscale-NAME.so from dir (NULL: $INFERSCALE_PLUGINS, else the folder of this library or binary, and ../lib beside it) once
+ * per process; it is never unloaded. E_NOTFOUND names the folders tried and the next step. */
+is_status is_plugin_load(const char *dir, const char *name, const is_plugin **out);
+
+/* ---- Host side: an engine with its lock ---------------------------------------------------------------------------------- */
+
+typedef struct is_engine is_engine;
+
+is_status is_engine_open(const char *plugin_dir, const char *name, const is_engine_opts *opts, is_engine **out);
+void is_engine_close(is_engine *e);
+const is_engine_info *is_engine_describe(is_engine *e);
+const is_geometry *is_engine_geometry(is_engine *e);
+const is_chat_format *is_engine_chat(is_engine *e);
+is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
+                             uint32_t *n); /* *out: is_free */
+int is_engine_piece(is_engine *e, int32_t token, char *buf, int cap);
+bool is_engine_is_eog(is_engine *e, int32_t token);
+is_status is_engine_capture(is_engine *e, is_capture *c);
+is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
+is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
+is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token);
+is_status is_engine_feed(is_engine *e, is_run *run, int32_t token);
+const float *is_engine_logits(is_engine *e, is_run *run);
+uint32_t is_engine_run_tokens(is_engine *e, is_run *run);
+void is_engine_finish(is_engine *e, is_run *run);
+
+#endif

@@ -1,0 +1,44 @@
+/* segment.h - one encoded span's KV rows without position: in memory, and as a file (docs/formats.md).
+ *
+ * Payload order: plane -> KV head -> token -> dim. Planes are 64-byte aligned; an offset table and a checksum for every
+ * (plane, head) let a reader that holds some layers and heads read only its bytes. Segments are immutable. */
+#ifndef IS_KV_SEGMENT_H
+#define IS_KV_SEGMENT_H
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "kv/codec.h"
+#include "kv/geometry.h"
+
+/* Everything a segment was computed from besides its rows. Copied into the segment. */
+typedef struct is_segment_desc {
+    uint8_t name[IS_HASH_BYTES];         /* keyed hash of all inputs (encode room) */
+    uint8_t fingerprint[IS_HASH_BYTES];  /* of the model */
+    is_codec codec;
+    uint32_t n_tokens;
+    const int32_t *tokens;               /* [n_tokens] the span's own ids */
+    uint32_t n_context;                  /* tokens that stood before it when it was encoded */
+    const is_geometry *geometry;
+} is_segment_desc;
+
+typedef struct is_segment is_segment;    /* reference counted; made with one reference */
+
+/* From rows[plane] = F32 [n_tokens][n_heads][head_dim], keys un-rotated. Rounds once, to the codec. */
+is_status is_segment_new(const is_segment_desc *desc, const float *const *rows, is_segment **out);
+is_segment *is_segment_ref(is_segment *s);
+void is_segment_unref(is_segment *s);    /* NULL is allowed */
+
+const is_segment_desc *is_segment_info(const is_segment *s);
+/* One head of one plane: [n_tokens][head_dim] elements of the codec, contiguous. */
+const void *is_segment_head(const is_segment *s, uint32_t plane, uint32_t head);
+size_t is_segment_bytes(const is_segment *s); /* memory held */
+
+/* The file form: whole write (caller provides a path; written with is_fs, synced, not renamed), whole read with all checksums
+ * verified. Errors of read: E_NOTFOUND, E_CORRUPT (torn or rotten), E_FOREIGN (not a segment, or a newer version). */
+is_status is_segment_write(const is_segment *s, const is_fs *fs, const char *path);
+is_status is_segment_read(const is_fs *fs, const char *path, is_segment **out);
+/* The same from bytes in memory (fuzzing, the network). */
+is_status is_segment_parse(const uint8_t *p, size_t n, is_segment **out);
+is_status is_segment_serialize(const is_segment *s, is_buf *out);
+
+#endif

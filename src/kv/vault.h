@@ -1,0 +1,34 @@
+/* vault.h - the files of segments, and a RAM tier with a byte budget before them.
+ *
+ * Files: DIR/ab/abcd....seg (hex of the name), 0600 in 0700 folders, written to DIR/tmp, synced, renamed, folder synced. A torn,
+ * missing or foreign file reads as absent (logged, counted): the fact is served as text and encoded again; never wrong data.
+ * Losing the vault costs time, not memory. Thread safe. */
+#ifndef IS_KV_VAULT_H
+#define IS_KV_VAULT_H
+
+#include "kv/segment.h"
+
+typedef struct is_vault is_vault;
+
+typedef struct is_vault_stats {
+    uint64_t ram_bytes, ram_budget, ram_hits, file_reads, misses, bad_files, evictions;
+    uint64_t n_files, file_bytes; /* only filled by is_vault_scan */
+} is_vault_stats;
+
+is_status is_vault_open(const is_fs *fs, const char *dir, uint64_t ram_budget, bool read_only, is_vault **out);
+void is_vault_close(is_vault *v);
+
+/* Stores a segment durably under its name (existing: kept, OK) and in the RAM tier. */
+is_status is_vault_put(is_vault *v, is_segment *s);
+/* A new reference to the segment, from RAM or file. E_NOTFOUND if absent or unusable (then the bad file is set aside as
+ * NAME.bad). want_fingerprint (may be NULL) and the name inside the file must match. */
+is_status is_vault_get(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uint8_t *want_fingerprint, is_segment **out);
+bool is_vault_has(is_vault *v, const uint8_t name[IS_HASH_BYTES]); /* in RAM or as a file; does not read it */
+/* Out of RAM, file renamed out of the namespace, overwritten, synced, unlinked. Absent is fine. */
+is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES]);
+void is_vault_drop_ram(is_vault *v);                   /* benchmarks: empty the RAM tier */
+is_status is_vault_drop_cache(is_vault *v, const uint8_t name[IS_HASH_BYTES]); /* benchmarks: OS pages too */
+void is_vault_get_stats(is_vault *v, is_vault_stats *out);
+is_status is_vault_scan(is_vault *v, is_vault_stats *out); /* counts files and bytes */
+
+#endif

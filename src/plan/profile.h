@@ -1,0 +1,38 @@
+/* profile.h - how memory is laid out in a prompt of one model: the header that facts are encoded after, the separators, the
+ * footer. Pieces are tokenised apart, so that a fact has the same token ids wherever it stands.
+ *
+ *   header   = system turn + opener of the user turn + opener of the memory block
+ *   fact     = "- 8 May 2023: text\n"
+ *   footer   = end of the memory block
+ *   question = the user's words
+ *   tail     = end of the user turn + opener of the assistant turn */
+#ifndef IS_PLAN_PROFILE_H
+#define IS_PLAN_PROFILE_H
+
+#include "base/hash.h"
+#include "engine/engine.h"
+#include "kv/codec.h"
+
+typedef struct is_tokens { int32_t *ids; uint32_t n; } is_tokens;
+void is_tokens_free(is_tokens *t);
+
+typedef struct is_profile {
+    is_tokens header;        /* with memory: what segments are encoded after; begins with BOS where the model has one */
+    is_tokens header_plain;  /* without memory (mode none): system turn + opener of the user turn */
+    is_tokens footer, tail;
+    is_tokens next_header;   /* conversations: end of the assistant turn + opener of the user turn + opener of the memory block */
+    is_tokens next_plain;
+    is_codec codec;
+    uint8_t fingerprint[IS_HASH_BYTES]; /* model fingerprint + header tokens + codec: keys the segments' books */
+} is_profile;
+
+is_status is_profile_new(is_engine *e, const char *system /* NULL = default */, is_codec codec, is_profile **out);
+void is_profile_free(is_profile *p);
+
+/* A fact's or a turn's text as it stands in the prompt or in an encoding context, tokenised. Control tokens written out in the
+ * text stay text. */
+is_status is_profile_fact(is_engine *e, const inferscale_item *fact, is_tokens *out);
+is_status is_profile_turn(is_engine *e, const inferscale_item *turn, is_tokens *out);
+is_status is_profile_question(is_engine *e, const char *text, is_tokens *out);
+
+#endif

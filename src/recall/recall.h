@@ -1,0 +1,36 @@
+/* recall.h - question to the facts that matter: exact dense search + BM25, fused. One index a partition, its own statistics.
+ *
+ * Dense: exact int8 scan (scan.h). Lexical: BM25 over Snowball stems without stop words; a turn's key is its date, the turn
+ * before it and itself; a fact's is its date and text. Fusion: candidates = the top 100 (or k, if more) of each side, the TRUE
+ * scores of both for every candidate, z-scored over the candidates, summed 1:1. */
+#ifndef IS_RECALL_RECALL_H
+#define IS_RECALL_RECALL_H
+
+#include "bank/bank.h"
+
+typedef struct is_recall is_recall; /* a cache of partition indexes over one bank; thread safe */
+
+is_status is_recall_new(is_bank *bank, is_recall **out);
+void is_recall_free(is_recall *r);
+
+typedef struct is_query {
+    const char *text;
+    const float *vec;                          /* [dim] unit length; NULL = lexical only */
+    uint32_t dim;
+    const uint8_t *fingerprint;                /* of the embedder that made vec */
+    const inferscale_scope *scope;             /* attribute filter (agent, run, app where given) */
+    const inferscale_recall_options *options;  /* k, kinds, method, threshold, times, metadata; never NULL */
+} is_query;
+
+typedef struct is_hit {
+    int64_t id;
+    int kind;
+    double score, lexical, dense;              /* dense: cosine; lexical: BM25; score: fused (or the one used) */
+} is_hit;
+
+/* Best first; *hits is is_free'd. The index follows the bank's revision (other processes' writes included). *n_unembedded (may
+ * be NULL) = items of the kinds asked for that have no vector. */
+is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n, size_t *n_unembedded);
+void is_recall_forget(is_recall *r, int64_t partition_id); /* drop a partition's index from memory */
+
+#endif
