@@ -43,7 +43,6 @@ is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_
                             inferscale_event *events /* may be NULL */);
 is_status is_bank_add_turns(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_turn *turns, size_t n,
                             int64_t *ids /* may be NULL */);
-is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, const inferscale_fact *fact);
 
 /* Names of segments that a write made invalid: the caller removes the files. */
 typedef struct is_names {
@@ -51,6 +50,10 @@ typedef struct is_names {
     uint8_t (*names)[IS_HASH_BYTES];
 } is_names;
 void is_names_free(is_names *n);
+
+/* A new version (metadata NULL keeps it; the same text only changes the other fields). Drops the old version's embedding and the
+ * rows of every segment that depends on it (*stale, may be NULL); raises the epoch. E_NOTFOUND outside the partition. */
+is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, const inferscale_fact *fact, is_names *stale);
 
 /* Deletes items (facts with all versions, turns), their embeddings, their segments' rows, and the rows of every segment that
  * depends on them; raises the epoch. *stale = all those segments. filter (may be NULL): only rows with the scope's agent, run
