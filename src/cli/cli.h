@@ -49,6 +49,8 @@ const cli_verb *cli_current(const cli_args *a);
 int cli_usage(const cli_args *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Failure: prints inferscale_error(); with --json also an object {"error":{code,message}} on stdout; returns 1. */
 int cli_fail(const cli_args *a);
+/* The same with the status that the call returned, which is then the error's code in JSON ("E_NOTFOUND"); preferred. */
+int cli_fail_as(const cli_args *a, inferscale_status status);
 int cli_fail_msg(const cli_args *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 void cli_options(const cli_args *a, inferscale_options *out);   /* from the STORE and MODEL groups; strings borrowed */
@@ -65,34 +67,32 @@ void cli_progress_start(cli_progress *p, const char *title, uint64_t total);
 int cli_progress_at(void *ctx, uint64_t done, uint64_t total, const char *what);
 void cli_progress_end(cli_progress *p);
 
+/* 1 from the moment the person pressed Ctrl-C (a second one ends the process). Progress bars stop on it by themselves. */
+const volatile int *cli_interrupt(void);
+
 bool cli_color(void);                               /* stdout is a terminal and NO_COLOR is not set */
 int cli_print_json(json_t *object);                 /* one line on stdout; steals the reference; returns 0 */
+
+/* JSON values: text as a string (bytes that are not UTF-8 become U+FFFD), a time as ISO 8601 or null for 0. */
+json_t *cli_json_text(const char *s);
+json_t *cli_json_time(int64_t epoch);
 
 /* The head of every report: {"machine", "model", "weights", "commit", "date", "seed", "rows": []}; info may be NULL. */
 json_t *cli_report(const inferscale_model_info *info, uint64_t seed);
 
+/* Each verb file defines its run function and its own row of the table beside it:
+ *     const cli_verb cli_verb_ls = { "ls", "", "List what is remembered", details, options, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_ls };
+ * verbs.c only lists the rows, in the order of --help. */
 extern const cli_verb *const cli_verbs[];           /* NULL-terminated */
+extern const cli_verb cli_verb_remember, cli_verb_recall, cli_verb_ask, cli_verb_chat, cli_verb_ls, cli_verb_show, cli_verb_forget,
+    cli_verb_encode, cli_verb_import, cli_verb_import_locomo, cli_verb_export, cli_verb_bench_ttft, cli_verb_bench_compose,
+    cli_verb_eval_recall, cli_verb_eval_fidelity, cli_verb_doctor, cli_verb_demo, cli_verb_completion, cli_verb_man, cli_verb_help;
 
-/* One run function a verb file. */
-int cmd_remember(const cli_args *a);
-int cmd_recall(const cli_args *a);
-int cmd_ask(const cli_args *a);
-int cmd_chat(const cli_args *a);
-int cmd_ls(const cli_args *a);
-int cmd_show(const cli_args *a);
-int cmd_forget(const cli_args *a);
-int cmd_encode(const cli_args *a);
-int cmd_import(const cli_args *a);
+/* Written by other files of this room; the rest are static beside their rows. */
 int cmd_import_locomo(const cli_args *a);
-int cmd_export(const cli_args *a);
 int cmd_bench_ttft(const cli_args *a);
 int cmd_bench_compose(const cli_args *a);
 int cmd_eval_recall(const cli_args *a);
 int cmd_eval_fidelity(const cli_args *a);
-int cmd_doctor(const cli_args *a);
-int cmd_demo(const cli_args *a);
-int cmd_completion(const cli_args *a);
-int cmd_man(const cli_args *a);
-int cmd_help(const cli_args *a);
 
 #endif
