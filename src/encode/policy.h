@@ -2,7 +2,8 @@
  *
  *   alone     nothing, no header (the paper's w = 0)
  *   header    the profile's header
- *   turns:W   header + the W turns before the fact's source turn (Context-Window Encoding, arXiv 2607.27090)
+ *   turns:W   header + the W turns before the fact's source turn (Context-Window Encoding, arXiv 2607.27090);
+ *             turns:W+source: and the source turn itself. A fact without a source turn has the header only
  *   facts:W   header + the W facts before it in the partition */
 #ifndef IS_ENCODE_POLICY_H
 #define IS_ENCODE_POLICY_H
@@ -11,7 +12,7 @@
 #include "plan/profile.h"
 
 typedef enum is_policy_kind { IS_POLICY_ALONE, IS_POLICY_HEADER, IS_POLICY_TURNS, IS_POLICY_FACTS } is_policy_kind;
-typedef struct is_policy { is_policy_kind kind; uint32_t w; char name[32]; } is_policy;
+typedef struct is_policy { is_policy_kind kind; uint32_t w; bool with_source; char name[32]; } is_policy;
 
 is_status is_policy_parse(const char *text, is_policy *out); /* E_INVALID names the known ones */
 

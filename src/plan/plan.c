@@ -1,0 +1,176 @@
+/* plan.c - the one composer: which parts, in which order, provided by whom. Its text twin is the same list, all computed. */
+#include "plan/plan.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+struct is_planned {
+    is_plan plan, twin;
+    is_tokens *owned;        /* [n_owned] fact tokens */
+    is_tokens question;      /* a copy */
+    size_t n_owned;
+    is_segment **segments;   /* [n_owned]; NULL where computed */
+    size_t n_dropped;
+};
+
+static void free_facts(is_plan_fact *facts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        is_tokens_free(&facts[i].tokens);
+        is_segment_unref(facts[i].segment);
+        facts[i].segment = NULL;
+    }
+}
+
+/* Which facts fit, best first: a fact too large for what is left is skipped, so that one giant does not push out all others. */
+static size_t choose(const is_plan_fact *facts, size_t n, uint32_t room, bool *keep)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        keep[i] = facts[i].tokens.n <= room;
+        if (!keep[i]) continue;
+        room -= facts[i].tokens.n;
+        kept++;
+    }
+    return kept;
+}
+
+static void add_part(is_plan *plan, is_role role, const is_tokens *t)
+{
+    if (!t->n) return;
+    plan->parts[plan->n_parts++] = (is_part){ .role = role, .source = IS_SRC_COMPUTED, .tokens = t->ids, .n_tokens = t->n, .pos = plan->n_tokens };
+    plan->n_tokens += t->n;
+}
+
+static void add_fact(is_planned *p, is_plan_fact *f, bool stored)
+{
+    is_part *part = &p->plan.parts[p->plan.n_parts++];
+
+    p->owned[p->n_owned] = f->tokens;
+    p->segments[p->n_owned] = f->segment;
+    p->n_owned++;
+    *part = (is_part){ .role = IS_ROLE_FACT, .source = stored ? IS_SRC_STORED : IS_SRC_COMPUTED, .tokens = f->tokens.ids,
+                       .n_tokens = f->tokens.n, .pos = p->plan.n_tokens, .fact_id = f->id, .version = f->version,
+                       .segment = stored ? f->segment : NULL };
+    p->plan.n_tokens += f->tokens.n;
+    f->tokens = (is_tokens){ 0 };
+    f->segment = NULL;
+}
+
+/* Stored facts first, computed ones after them, the best last in each group: facts[] is best first, so walk it backwards. */
+static void add_facts(is_planned *p, is_plan_fact *facts, const bool *keep, size_t n, uint32_t repair)
+{
+    for (int group = 0; group < 2; group++) {
+        size_t rank = n;
+
+        while (rank-- > 0) {
+            bool stored = facts[rank].segment != NULL && rank >= repair;
+
+            if (keep[rank] && facts[rank].tokens.n && stored == (group == 0)) add_fact(p, &facts[rank], stored);
+        }
+    }
+}
+
+static is_status make_room(is_planned *p, size_t n_facts)
+{
+    p->plan.parts = is_calloc(n_facts + 4, sizeof *p->plan.parts);
+    p->twin.parts = is_calloc(n_facts + 4, sizeof *p->twin.parts);
+    p->owned = is_calloc(n_facts + 1, sizeof *p->owned);
+    p->segments = is_calloc(n_facts + 1, sizeof *p->segments);
+    if (p->plan.parts && p->twin.parts && p->owned && p->segments) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_NOMEM, "out of memory while planning %zu facts", n_facts);
+}
+
+static is_status copy_tokens(const is_tokens *from, is_tokens *to)
+{
+    to->ids = is_malloc((from->n ? from->n : 1) * sizeof(int32_t));
+    if (!to->ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory while planning");
+    if (from->n) memcpy(to->ids, from->ids, from->n * sizeof(int32_t));
+    to->n = from->n;
+    return INFERSCALE_OK;
+}
+
+/* Header, facts, footer, question, tail into p; keep[] is room for n flags. */
+static is_status lay_out(const is_profile *profile, is_plan_fact *facts, size_t n, const is_plan_opts *opts, bool *keep, is_planned *p)
+{
+    const bool memory = opts->with_memory;
+    const is_tokens *header = opts->next_turn ? (memory ? &profile->next_header : &profile->next_plain)
+                                              : (memory ? &profile->header : &profile->header_plain);
+    uint32_t fixed = header->n + (memory ? profile->footer.n : 0) + p->question.n + profile->tail.n;
+    size_t kept;
+
+    if (fixed > opts->n_ctx_left)
+        return is_fail(INFERSCALE_E_CONTEXT, "the question and its frame need %u tokens and the context has room for %u; shorten the "
+                       "question, ask for fewer answer tokens, or open the model with a larger context", fixed, opts->n_ctx_left);
+    kept = memory ? choose(facts, n, opts->n_ctx_left - fixed, keep) : 0;
+    p->n_dropped = memory ? n - kept : 0;
+    add_part(&p->plan, IS_ROLE_HEADER, header);
+    if (memory) {
+        add_facts(p, facts, keep, n, opts->repair);
+        add_part(&p->plan, IS_ROLE_FOOTER, &profile->footer);
+    }
+    add_part(&p->plan, IS_ROLE_QUESTION, &p->question);
+    add_part(&p->plan, IS_ROLE_FOOTER, &profile->tail);
+    return INFERSCALE_OK;
+}
+
+is_status is_plan_new(const is_profile *profile, is_plan_fact *facts, size_t n, const is_tokens *question, const is_plan_opts *opts,
+                      is_planned **out)
+{
+    is_planned *p = is_calloc(1, sizeof *p);
+    bool *keep = is_calloc(n + 1, sizeof *keep);
+    is_status st = INFERSCALE_OK;
+
+    *out = NULL;
+    if (!p || !keep) st = is_fail(INFERSCALE_E_NOMEM, "out of memory while planning %zu facts", n);
+    if (st == INFERSCALE_OK) st = make_room(p, n);
+    if (st == INFERSCALE_OK) st = copy_tokens(question, &p->question);
+    if (st == INFERSCALE_OK) st = lay_out(profile, facts, n, opts, keep, p);
+    is_free(keep);
+    free_facts(facts, n);
+    if (st != INFERSCALE_OK) {
+        is_planned_free(p);
+        return st;
+    }
+    *out = p;
+    return INFERSCALE_OK;
+}
+
+void is_planned_free(is_planned *p)
+{
+    if (!p) return;
+    for (size_t i = 0; i < p->n_owned; i++) {
+        is_tokens_free(&p->owned[i]);
+        is_segment_unref(p->segments[i]);
+    }
+    is_tokens_free(&p->question);
+    is_free(p->owned);
+    is_free(p->segments);
+    is_free(p->plan.parts);
+    is_free(p->twin.parts);
+    is_free(p);
+}
+
+const is_plan *is_planned_plan(const is_planned *p)
+{
+    return &p->plan;
+}
+
+size_t is_planned_dropped(const is_planned *p)
+{
+    return p->n_dropped;
+}
+
+const is_plan *is_planned_twin(is_planned *p)
+{
+    p->twin.n_parts = p->plan.n_parts;
+    p->twin.n_tokens = p->plan.n_tokens;
+    for (uint32_t i = 0; i < p->plan.n_parts; i++) {
+        p->twin.parts[i] = p->plan.parts[i];
+        p->twin.parts[i].source = IS_SRC_COMPUTED;
+        p->twin.parts[i].segment = NULL;
+    }
+    return &p->twin;
+}

@@ -1,0 +1,180 @@
+/* profile.c - the pieces of a prompt with memory, tokenised once a model and apart from each other.
+ *
+ * Memory stands inside the user's turn, right before the question. So the opener of the memory block is the same in the first
+ * turn and in every later one, and a conversation's earlier turns stay in the cache whatever memory does. */
+#include "plan/profile.h"
+
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+static const char default_system[] = "You are a helpful assistant. Use what you remember about the user to answer briefly.";
+static const char memory_open[] = "What you remember:\n";
+static const char memory_close[] = "\nQuestion: ";
+
+void is_tokens_free(is_tokens *t)
+{
+    if (!t) return;
+    is_free(t->ids);
+    t->ids = NULL;
+    t->n = 0;
+}
+
+/* One stretch of prompt text; template pieces may hold control tokens, people's text may not. */
+typedef struct piece {
+    const char *text;
+    bool is_template;
+} piece;
+
+/* Tokenises the pieces one by one and joins the ids; the first may carry the BOS. */
+static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool add_bos, is_tokens *out)
+{
+    is_buf ids = IS_BUF_INIT;
+    is_status st = INFERSCALE_OK;
+
+    *out = (is_tokens){ 0 };
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
+        int32_t *part = NULL;
+        uint32_t n_part = 0;
+
+        if (!pieces[i].text[0] && !(i == 0 && add_bos)) continue;
+        st = is_engine_tokenize(e, pieces[i].text, strlen(pieces[i].text), pieces[i].is_template, i == 0 && add_bos, &part, &n_part);
+        if (st == INFERSCALE_OK) is_buf_add(&ids, part, n_part * sizeof *part);
+        is_free(part);
+    }
+    if (st == INFERSCALE_OK && !is_buf_ok(&ids)) st = is_fail(INFERSCALE_E_NOMEM, "out of memory while tokenising the prompt");
+    if (st != INFERSCALE_OK) {
+        is_buf_free(&ids);
+        return st;
+    }
+    out->n = (uint32_t)(ids.len / sizeof(int32_t));
+    out->ids = (int32_t *)(void *)ids.data;
+    return INFERSCALE_OK;
+}
+
+static is_status build_pieces(is_engine *e, const char *system, is_profile *p)
+{
+    const is_chat_format *c = is_engine_chat(e);
+    const piece header[] = { { c->system_open, true }, { system, false },  { c->system_close, true },
+                             { c->user_open, true },   { memory_open, false } };
+    const piece next[] = { { c->assistant_close, true }, { c->user_open, true }, { memory_open, false } };
+    const piece footer[] = { { memory_close, false } };
+    const piece tail[] = { { c->user_close, true }, { c->assistant_open, true } };
+
+    IS_TRY(join_pieces(e, header, 5, true, &p->header));
+    IS_TRY(join_pieces(e, header, 4, true, &p->header_plain));
+    IS_TRY(join_pieces(e, next, 3, false, &p->next_header));
+    IS_TRY(join_pieces(e, next, 2, false, &p->next_plain));
+    IS_TRY(join_pieces(e, footer, 1, false, &p->footer));
+    return join_pieces(e, tail, 2, false, &p->tail);
+}
+
+static is_status fingerprint_profile(is_engine *e, is_profile *p)
+{
+    is_hash *h = NULL;
+
+    IS_TRY(is_hash_new(NULL, &h));
+    is_hash_field(h, "profile-1", 9);
+    is_hash_field(h, is_engine_describe(e)->fingerprint, IS_HASH_BYTES);
+    is_hash_field(h, p->header.ids, p->header.n * sizeof(int32_t));
+    is_hash_u64(h, p->codec);
+    is_hash_end(h, p->fingerprint);
+    return INFERSCALE_OK;
+}
+
+is_status is_profile_new(is_engine *e, const char *system, is_codec codec, is_profile **out)
+{
+    is_profile *p = is_calloc(1, sizeof *p);
+    is_status st;
+
+    *out = NULL;
+    if (!p) return is_fail(INFERSCALE_E_NOMEM, "out of memory while preparing the prompt layout");
+    p->codec = codec;
+    st = build_pieces(e, system ? system : default_system, p);
+    if (st == INFERSCALE_OK) st = fingerprint_profile(e, p);
+    if (st != INFERSCALE_OK) {
+        is_profile_free(p);
+        return st;
+    }
+    *out = p;
+    return INFERSCALE_OK;
+}
+
+void is_profile_free(is_profile *p)
+{
+    if (!p) return;
+    is_tokens_free(&p->header);
+    is_tokens_free(&p->header_plain);
+    is_tokens_free(&p->footer);
+    is_tokens_free(&p->tail);
+    is_tokens_free(&p->next_header);
+    is_tokens_free(&p->next_plain);
+    is_free(p);
+}
+
+/* Adds text with every run of white space and control bytes as one blank: a line break in a fact must not open another fact. */
+static void add_one_line(is_buf *b, const char *text)
+{
+    bool gap = false;
+
+    for (const unsigned char *s = (const unsigned char *)text; *s; s++) {
+        if (*s <= ' ' || *s == 0x7f) {
+            gap = true;
+            continue;
+        }
+        if (gap && b->len) is_buf_u8(b, ' ');
+        gap = false;
+        is_buf_u8(b, *s);
+    }
+}
+
+/* "- 8 May 2023: [Speaker: ]text\n" */
+static is_status item_line(is_engine *e, const inferscale_item *item, const char *speaker, is_tokens *out)
+{
+    is_buf line = IS_BUF_INIT;
+    char date[32];
+    is_status st;
+
+    is_date_text(item->event_time, date);
+    is_buf_str(&line, "- ");
+    if (date[0]) is_buf_fmt(&line, "%s: ", date);
+    if (speaker && speaker[0]) {
+        is_buf own = IS_BUF_INIT;
+
+        add_one_line(&own, speaker);
+        if (own.len) is_buf_fmt(&line, "%s: ", (const char *)own.data);
+        is_buf_free(&own);
+    }
+    is_buf text = IS_BUF_INIT;
+    add_one_line(&text, item->text);
+    if (text.len) is_buf_add(&line, text.data, text.len);
+    is_buf_str(&line, "\n");
+    if (!is_buf_ok(&line) || !is_buf_ok(&text)) {
+        st = is_fail(INFERSCALE_E_NOMEM, "out of memory while laying out fact %lld", (long long)item->id);
+    } else {
+        const piece p = { (const char *)line.data, false };
+        st = join_pieces(e, &p, 1, false, out);
+    }
+    is_buf_free(&text);
+    is_buf_free(&line);
+    return st;
+}
+
+is_status is_profile_fact(is_engine *e, const inferscale_item *fact, is_tokens *out)
+{
+    return item_line(e, fact, NULL, out);
+}
+
+is_status is_profile_turn(is_engine *e, const inferscale_item *turn, is_tokens *out)
+{
+    return item_line(e, turn, turn->speaker, out);
+}
+
+is_status is_profile_question(is_engine *e, const char *text, is_tokens *out)
+{
+    const piece p = { text, false };
+
+    return join_pieces(e, &p, 1, false, out);
+}
