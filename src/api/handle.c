@@ -1,0 +1,231 @@
+/* handle.c - opening and closing a store, and loading model and embedder when they are first needed. */
+#include "api/handle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+is_status is_handle_check(const inferscale *is)
+{
+    return is ? INFERSCALE_OK : is_fail(INFERSCALE_E_INVALID, "the store handle is NULL; open one with inferscale_open");
+}
+
+is_status is_text_check(const char *text, const char *what)
+{
+    size_t bad = 0;
+
+    if (!text) return is_fail(INFERSCALE_E_INVALID, "the %s is NULL; give a UTF-8 string", what);
+    if (!is_utf8_valid(text, strlen(text), &bad))
+        return is_fail(INFERSCALE_E_INVALID, "the %s is not valid UTF-8 at byte %zu; convert it first", what, bad);
+    if (is_utf8_blank(text, strlen(text))) return is_fail(INFERSCALE_E_INVALID, "the %s is empty; write something", what);
+    return INFERSCALE_OK;
+}
+
+/* ---- Where the store is -------------------------------------------------------------------------------------------------- */
+
+static char *default_home(void)
+{
+    const char *own = getenv("INFERSCALE_HOME"), *xdg = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    is_buf b = IS_BUF_INIT;
+
+    if (own && own[0]) is_buf_str(&b, own);
+    else if (xdg && xdg[0]) is_buf_fmt(&b, "%s/inferscale", xdg);
+    else if (home && home[0]) is_buf_fmt(&b, "%s/.local/share/inferscale", home);
+    else is_buf_str(&b, "inferscale-home");
+    return is_buf_take(&b);
+}
+
+static is_status copy_strings(inferscale *is, const inferscale_options *o)
+{
+    const char *key = o->embedder_key ? o->embedder_key : getenv("INFERSCALE_EMBEDDER_KEY");
+
+    is->home = o->home && o->home[0] ? is_strdup(o->home) : default_home();
+    is->engine_name = is_strdup(o->engine && o->engine[0] ? o->engine : "llama");
+    is->model = is_strdup(o->model);
+    is->embedder_spec = is_strdup(o->embedder);
+    is->embedder_key = is_strdup(key);
+    is->plugin_dir = is_strdup(o->plugin_dir);
+    is->system = is_strdup(o->system);
+    if (!is->home || !is->engine_name || (o->model && !is->model) || (o->embedder && !is->embedder_spec) || (key && !is->embedder_key) ||
+        (o->plugin_dir && !is->plugin_dir) || (o->system && !is->system))
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
+    return INFERSCALE_OK;
+}
+
+static is_status take_options(inferscale *is, const inferscale_options *o)
+{
+    if (!o || o->struct_size < sizeof(inferscale_options))
+        return is_fail(INFERSCALE_E_INVALID, "the options are not initialised; use INFERSCALE_OPTIONS_INIT of this library's header");
+    if (o->flash_attention < INFERSCALE_FA_AUTO || o->flash_attention > INFERSCALE_FA_OFF)
+        return is_fail(INFERSCALE_E_INVALID, "flash_attention is %d; use INFERSCALE_FA_AUTO, _ON or _OFF", o->flash_attention);
+    is->n_ctx = o->n_ctx;
+    is->n_threads = o->n_threads;
+    is->flash_attention = o->flash_attention;
+    is->read_only = o->read_only != 0;
+    IS_TRY(is_codec_parse(o->codec ? o->codec : "f16", &is->codec));
+    IS_TRY(is_policy_parse(o->policy ? o->policy : IS_DEFAULT_POLICY, &is->policy));
+    IS_TRY(copy_strings(is, o));
+    if (is->system) IS_TRY(is_text_check(is->system, "system text"));
+    return INFERSCALE_OK;
+}
+
+static is_status open_parts(inferscale *is, uint64_t ram_bytes)
+{
+    const is_fs *fs = is_fs_posix();
+    char *bank = is_path_join(is->home, "bank.sqlite"), *vault = is_path_join(is->home, "vault");
+    is_status st = bank && vault ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
+
+    if (st == INFERSCALE_OK && !is->read_only) st = fs->mkdirs(fs, is->home);
+    if (st == INFERSCALE_OK && is->read_only && !fs->exists(fs, bank))
+        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no store in %s; remember something first, or give another --home", is->home);
+    if (st == INFERSCALE_OK) st = is_bank_open(bank, is->read_only, &is->bank);
+    if (st == INFERSCALE_OK) st = is_vault_open(fs, vault, ram_bytes ? ram_bytes : UINT64_C(1) << 30, is->read_only, &is->vault);
+    if (st == INFERSCALE_OK) st = is_recall_new(is->bank, &is->recall);
+    is_free(bank);
+    is_free(vault);
+    return st;
+}
+
+is_status inferscale_open(inferscale **out, const inferscale_options *options)
+{
+    inferscale *is;
+    is_status st;
+
+    if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the handle; pass the address of an inferscale pointer");
+    *out = NULL;
+    is = is_calloc(1, sizeof *is);
+    if (!is) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
+    pthread_mutex_init(&is->lock, NULL);
+    st = take_options(is, options);
+    if (st == INFERSCALE_OK) {
+        is_log_set(options->on_log, options->log_ctx);
+        st = open_parts(is, options->ram_bytes);
+    }
+    if (st != INFERSCALE_OK) {
+        inferscale_close(is);
+        return st;
+    }
+    *out = is;
+    return INFERSCALE_OK;
+}
+
+void inferscale_close(inferscale *is)
+{
+    if (!is) return;
+    is_rope_free(is->rope);
+    is_profile_free(is->profile);
+    if (is->embedder) is_embedder_close(is->embedder);
+    if (is->engine) is_engine_close(is->engine);
+    if (is->recall) is_recall_free(is->recall);
+    if (is->vault) is_vault_close(is->vault);
+    if (is->bank) is_bank_close(is->bank);
+    pthread_mutex_destroy(&is->lock);
+    is_free(is->home);
+    is_free(is->model);
+    is_free(is->embedder_spec);
+    is_free(is->embedder_key);
+    is_free(is->engine_name);
+    is_free(is->plugin_dir);
+    is_free(is->system);
+    is_free(is);
+}
+
+/* ---- Loading ------------------------------------------------------------------------------------------------------------- */
+
+/* Measurements and file fingerprints are kept beside the models' cache, not in the store: they are the machine's. */
+static char *tuning_dir(void)
+{
+    const char *cache = getenv("INFERSCALE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    is_buf b = IS_BUF_INIT;
+
+    if (cache && cache[0]) is_buf_fmt(&b, "%s/tuning", cache);
+    else if (xdg && xdg[0]) is_buf_fmt(&b, "%s/inferscale/tuning", xdg);
+    else if (home && home[0]) is_buf_fmt(&b, "%s/.cache/inferscale/tuning", home);
+    else return NULL;
+    return is_buf_take(&b);
+}
+
+/* The mock engine has no files; every other engine's model is looked up. */
+static is_status model_path(const inferscale *is, const char *name, const char *fallback, char **path)
+{
+    if (strcmp(is->engine_name, "mock") != 0) return is_model_find(name, fallback, path);
+    *path = is_strdup(name ? name : "mock");
+    return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+}
+
+static is_status load_engine(inferscale *is)
+{
+    is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention };
+    const is_fs *fs = is_fs_posix();
+    char *path = NULL, *cache = tuning_dir();
+    is_status st = model_path(is, is->model, IS_DEFAULT_MODEL, &path);
+
+    if (cache && fs->mkdirs(fs, cache) == INFERSCALE_OK) opts.cache_dir = cache;
+    opts.model_path = path;
+    if (st == INFERSCALE_OK) st = is_engine_open(is->plugin_dir, is->engine_name, &opts, &is->engine);
+    if (st == INFERSCALE_OK) st = is_profile_new(is->engine, is->system, is->codec, &is->profile);
+    if (st == INFERSCALE_OK && is_engine_geometry(is->engine))
+        st = is_rope_new(is_engine_geometry(is->engine), is_engine_describe(is->engine)->n_ctx, &is->rope);
+    if (st != INFERSCALE_OK) {
+        is_profile_free(is->profile);
+        is->profile = NULL;
+        if (is->engine) is_engine_close(is->engine);
+        is->engine = NULL;
+    }
+    is_free(path);
+    is_free(cache);
+    return st;
+}
+
+is_status is_handle_engine(inferscale *is)
+{
+    is_status st = INFERSCALE_OK;
+
+    pthread_mutex_lock(&is->lock);
+    if (!is->engine) st = load_engine(is);
+    pthread_mutex_unlock(&is->lock);
+    return st;
+}
+
+is_status is_handle_embedder(inferscale *is)
+{
+    const char *spec = is->embedder_spec;
+    bool remote = spec && (strncmp(spec, "http://", 7) == 0 || strncmp(spec, "https://", 8) == 0);
+    char *path = NULL;
+    is_status st = INFERSCALE_OK;
+
+    pthread_mutex_lock(&is->lock);
+    if (!is->embedder && remote)
+        st = is_embedder_open(is->plugin_dir, is->engine_name, spec, is->embedder_key, is->n_threads, &is->embedder);
+    else if (!is->embedder) {
+        st = model_path(is, spec, IS_DEFAULT_EMBEDDER, &path);
+        if (st == INFERSCALE_OK) st = is_embedder_open(is->plugin_dir, is->engine_name, path, NULL, is->n_threads, &is->embedder);
+        is_free(path);
+    }
+    pthread_mutex_unlock(&is->lock);
+    return st;
+}
+
+is_encoder is_handle_encoder(inferscale *is)
+{
+    return (is_encoder){ .bank = is->bank, .vault = is->vault, .engine = is->engine, .profile = is->profile, .rope = is->rope };
+}
+
+is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale)
+{
+    is_status st = INFERSCALE_OK;
+
+    for (size_t i = 0; i < stale->n; i++) {
+        is_status one = is_vault_remove(is->vault, stale->names[i]);
+
+        if (one != INFERSCALE_OK) st = one;
+    }
+    is_names_free(stale);
+    is_recall_forget(is->recall, p->id);
+    return st;
+}

@@ -1,0 +1,55 @@
+/* handle.h - what is behind the public handle. Bank and vault are open from the start; model and embedder are loaded at first use. */
+#ifndef IS_API_HANDLE_H
+#define IS_API_HANDLE_H
+
+#include <pthread.h>
+
+#include "embed/embed.h"
+#include "encode/encode.h"
+#include "recall/recall.h"
+
+struct inferscale {
+    /* set by open, then constant */
+    char *home, *model, *embedder_spec, *embedder_key, *engine_name, *plugin_dir, *system;
+    uint32_t n_ctx, n_threads;
+    int flash_attention;
+    is_codec codec;
+    is_policy policy;
+    bool read_only;
+    is_bank *bank;
+    is_vault *vault;
+    is_recall *recall;
+    /* loaded once, under lock */
+    pthread_mutex_t lock;
+    is_engine *engine;
+    is_embedder *embedder;
+    is_profile *profile;
+    is_rope *rope;           /* NULL if the model cannot be injected */
+};
+
+/* Each loads what is missing; threads wait for the first. */
+is_status is_handle_engine(inferscale *is);
+is_status is_handle_embedder(inferscale *is);
+is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engine */
+
+/* Rejects NULL handles and texts that are not UTF-8. */
+is_status is_handle_check(const inferscale *is);
+is_status is_text_check(const char *text, const char *what);
+
+/* Removes the files of segments that a write made invalid, frees the names, and forgets the partition's index. */
+is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale);
+
+/* Search as asked; *hits is is_free'd. Embeds the query unless the method is lexical or there is no embedder: then *why says why
+ * (static or the thread's error sentence, copied), and the search is lexical. */
+is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
+                         const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *times, char why[256]);
+
+/* An installed model's path by name ("NAME", "NAME.gguf" in $INFERSCALE_MODELS or the cache folder) or the path itself; NULL =
+ * fallback. is_free'd. E_NOTFOUND says where it looked and the next step. */
+is_status is_model_find(const char *name, const char *fallback, char **path);
+
+#define IS_DEFAULT_MODEL "smollm2-135m-instruct-q4_0"
+#define IS_DEFAULT_EMBEDDER "all-minilm-l6-v2-f16"
+#define IS_DEFAULT_POLICY "facts:5"
+
+#endif

@@ -1,0 +1,122 @@
+/* memory.c - remember, change, forget, list: the public calls that need no model. */
+#include "api/handle.h"
+#include "base/mem.h"
+
+static is_status find_partition(inferscale *is, const inferscale_scope *scope, bool create, is_partition *p)
+{
+    IS_TRY(is_handle_check(is));
+    if (!scope) return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory it is (user, agent, run or app)");
+    if (create && is->read_only) return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to remember");
+    return is_bank_partition(is->bank, scope, create, p);
+}
+
+is_status inferscale_remember(inferscale *is, const inferscale_scope *scope, const inferscale_fact *facts, size_t n,
+                              inferscale_event *events)
+{
+    is_partition p;
+
+    if (n && !facts) return is_fail(INFERSCALE_E_INVALID, "facts is NULL; pass an array of n facts");
+    IS_TRY(find_partition(is, scope, true, &p));
+    return n ? is_bank_add_facts(is->bank, &p, scope, facts, n, events) : INFERSCALE_OK;
+}
+
+is_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, const inferscale_turn *turns, size_t n, int64_t *ids)
+{
+    is_partition p;
+
+    if (n && !turns) return is_fail(INFERSCALE_E_INVALID, "turns is NULL; pass an array of n turns");
+    IS_TRY(find_partition(is, scope, true, &p));
+    return n ? is_bank_add_turns(is->bank, &p, scope, turns, n, ids) : INFERSCALE_OK;
+}
+
+static is_status refuse_read_only(const inferscale *is, const char *what)
+{
+    IS_TRY(is_handle_check(is));
+    if (!is->read_only) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to %s", what);
+}
+
+is_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64_t id, const inferscale_fact *fact)
+{
+    is_partition p;
+    is_names stale = { 0 };
+
+    if (!fact) return is_fail(INFERSCALE_E_INVALID, "fact is NULL; pass the new version");
+    IS_TRY(refuse_read_only(is, "change a fact"));
+    IS_TRY(find_partition(is, scope, false, &p));
+    IS_TRY(is_bank_update_fact(is->bank, &p, id, fact, &stale));
+    return is_handle_drop(is, &p, &stale);
+}
+
+static is_status forget(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n, size_t *n_deleted)
+{
+    is_partition p;
+    is_names stale = { 0 };
+    size_t deleted = 0;
+    is_status st;
+
+    if (n_deleted) *n_deleted = 0;
+    IS_TRY(refuse_read_only(is, "forget"));
+    st = find_partition(is, scope, false, &p);
+    if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* an owner nobody knows has nothing to forget */
+    if (st != INFERSCALE_OK) return st;
+    IS_TRY(is_bank_forget(is->bank, &p, ids, n, scope, &deleted, &stale));
+    if (n_deleted) *n_deleted = deleted;
+    return is_handle_drop(is, &p, &stale);
+}
+
+is_status inferscale_forget(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n, size_t *n_deleted)
+{
+    if (n && !ids) return is_fail(INFERSCALE_E_INVALID, "ids is NULL; pass the ids to forget, or use inferscale_forget_all");
+    if (n_deleted) *n_deleted = 0;
+    return n ? forget(is, scope, ids, n, n_deleted) : is_handle_check(is);
+}
+
+is_status inferscale_forget_all(inferscale *is, const inferscale_scope *scope, size_t *n_deleted)
+{
+    return forget(is, scope, NULL, 0, n_deleted);
+}
+
+/* Says for each fact of the list whether KV for the current model and policy is in the vault. Only if a model is loaded: listing
+ * must not load one. */
+static is_status mark_ready(inferscale *is, const is_partition *p, inferscale_list *list)
+{
+    for (size_t i = 0; is->profile && i < list->n; i++) {
+        is_segment_row *rows = NULL;
+        size_t n = 0;
+
+        if (list->items[i].kind != INFERSCALE_FACTS) continue;
+        IS_TRY(is_bank_segments(is->bank, p, is->profile->fingerprint, is->policy.name, list->items[i].id, &rows, &n));
+        list->items[i].kv_ready = n > 0 && is_vault_has(is->vault, rows[0].name);
+        is_free(rows);
+    }
+    return INFERSCALE_OK;
+}
+
+is_status inferscale_ls(inferscale *is, const inferscale_scope *scope, int kinds, int64_t after_id, size_t limit, inferscale_list **out)
+{
+    is_partition p;
+    is_status st;
+
+    if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the list; pass its address");
+    *out = NULL;
+    st = find_partition(is, scope, false, &p);
+    if (st == INFERSCALE_E_NOTFOUND) {
+        *out = is_list_new();
+        return *out ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    }
+    if (st != INFERSCALE_OK) return st;
+    IS_TRY(is_bank_list(is->bank, &p, scope, kinds ? kinds : INFERSCALE_FACTS | INFERSCALE_TURNS, after_id, limit, out));
+    return mark_ready(is, &p, *out);
+}
+
+is_status inferscale_show(inferscale *is, const inferscale_scope *scope, int64_t id, inferscale_list **out)
+{
+    is_partition p;
+
+    if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the list; pass its address");
+    *out = NULL;
+    IS_TRY(find_partition(is, scope, false, &p));
+    IS_TRY(is_bank_history(is->bank, &p, id, out));
+    return mark_ready(is, &p, *out);
+}
