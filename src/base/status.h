@@ -13,7 +13,7 @@ typedef inferscale_status is_status;
  * 1,023 bytes. errno is kept. */
 is_status is_fail(is_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
 
-/* As is_fail, with the meaning of errno added and the status chosen from it (ENOSPC/EDQUOT -> E_FULL, EROFS -> E_READONLY,
+/* As is_fail, with the meaning of errno added and the status chosen from it (ENOSPC/EDQUOT/EFBIG -> E_FULL, EROFS -> E_READONLY,
  * EACCES/EPERM -> E_DENIED, ENOENT -> E_NOTFOUND, ENOMEM -> E_NOMEM, else E_IO). */
 is_status is_fail_errno(const char *fmt, ...) __attribute__((format(printf, 1, 2), cold));
 

@@ -1,0 +1,73 @@
+/* mem.c - allocation, with a per-thread counter that lets a test fail exactly the nth call. The counter is per thread so that a
+ * torture loop in one test is not disturbed by background threads. */
+#include "base/mem.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local size_t calls;
+static _Thread_local size_t fail_at; /* the value of calls at which to fail; 0 = never */
+
+static bool refused(void)
+{
+    calls++;
+    return fail_at && calls == fail_at;
+}
+
+void *is_malloc(size_t n)
+{
+    return refused() ? NULL : malloc(n ? n : 1);
+}
+
+void *is_calloc(size_t n, size_t size)
+{
+    if (refused()) return NULL;
+    return n && size ? calloc(n, size) : calloc(1, 1);
+}
+
+void *is_realloc(void *p, size_t n)
+{
+    return refused() ? NULL : realloc(p, n ? n : 1);
+}
+
+void *is_malloc_aligned(size_t align, size_t n)
+{
+    void *p = NULL;
+
+    if (refused() || n > SIZE_MAX - align) return NULL;
+    return posix_memalign(&p, align, n ? n : 1) ? NULL : p;
+}
+
+char *is_strdup(const char *s)
+{
+    return s ? is_strndup(s, strlen(s)) : NULL;
+}
+
+char *is_strndup(const char *s, size_t n)
+{
+    char *copy;
+
+    n = strnlen(s, n);
+    copy = is_malloc(n + 1);
+    if (!copy) return NULL;
+    memcpy(copy, s, n);
+    copy[n] = 0;
+    return copy;
+}
+
+void is_free(void *p)
+{
+    free(p);
+}
+
+void is_mem_fail_at(size_t nth)
+{
+    fail_at = nth ? calls + nth : 0;
+}
+
+size_t is_mem_count(void)
+{
+    return calls;
+}
