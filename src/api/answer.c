@@ -1,0 +1,416 @@
+/* answer.c - from a question to an answer: find, plan, inject or compute, generate. Every way in which less was done than was
+ * asked for is noted, logged and handed to the caller (inferscale_answer.fallback). */
+#include "api/answer.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+enum { K_DEFAULT = 10, K_MAX = 1000, TOKENS_DEFAULT = 128 };
+
+/* ---- Begin --------------------------------------------------------------------------------------------------------------- */
+
+static is_status check_options(const inferscale_ask_options *o)
+{
+    if (o->struct_size < sizeof *o)
+        return is_fail(INFERSCALE_E_INVALID, "the ask options are not initialised; use INFERSCALE_ASK_OPTIONS_INIT");
+    if (o->mode < INFERSCALE_MODE_KV || o->mode > INFERSCALE_MODE_NONE)
+        return is_fail(INFERSCALE_E_INVALID, "mode is %d; use INFERSCALE_MODE_KV, _TEXT or _NONE", o->mode);
+    if (o->k > K_MAX) return is_fail(INFERSCALE_E_INVALID, "k is %u; use at most %d facts", o->k, K_MAX);
+    if (!(o->temperature >= 0) || o->temperature > 100)
+        return is_fail(INFERSCALE_E_INVALID, "temperature is %g; use 0 (greedy) or more", o->temperature);
+    if (!(o->top_p >= 0) || !(o->min_p >= 0) || o->min_p > 1)
+        return is_fail(INFERSCALE_E_INVALID, "top_p is %g and min_p is %g; use values from 0 to 1", o->top_p, o->min_p);
+    return INFERSCALE_OK;
+}
+
+is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *scope, const char *question,
+                          const inferscale_ask_options *options)
+{
+    memset(a, 0, sizeof *a);
+    a->t0_ms = is_now_ms();
+    IS_TRY(is_handle_check(is));
+    if (!scope) return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory to use (user, agent, run or app)");
+    IS_TRY(is_text_check(question, "question"));
+    a->o = (inferscale_ask_options)INFERSCALE_ASK_OPTIONS_INIT;
+    if (options) {
+        IS_TRY(check_options(options));
+        a->o = *options;
+    }
+    if (!a->o.k) a->o.k = K_DEFAULT;
+    if (!a->o.max_tokens) a->o.max_tokens = TOKENS_DEFAULT;
+    a->is = is;
+    a->scope = scope;
+    a->question = question;
+    a->answer = is_calloc(1, sizeof *a->answer);
+    if (!a->answer) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    a->answer->mode = a->o.mode;
+    a->answer->finish = "stop";
+    return INFERSCALE_OK;
+}
+
+void is_asking_free(is_asking *a)
+{
+    inferscale_answer_free(a->answer);
+    a->answer = NULL;
+    is_buf_free(&a->why);
+}
+
+void is_asking_note(is_asking *a, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    is_log(IS_LOG_WARN, "fallback: %s", text);
+    if (a->why.len) is_buf_str(&a->why, "; ");
+    is_buf_str(&a->why, text);
+}
+
+/* ---- Find ---------------------------------------------------------------------------------------------------------------- */
+
+static is_status find(is_asking *a, is_hit **hits, size_t *n)
+{
+    inferscale_recall_options r = INFERSCALE_RECALL_OPTIONS_INIT;
+    inferscale_list times = { 0 };
+    char why[256];
+    is_status st;
+
+    if (a->o.recall) {
+        if (a->o.recall->struct_size < sizeof r)
+            return is_fail(INFERSCALE_E_INVALID, "the recall options are not initialised; use INFERSCALE_RECALL_OPTIONS_INIT");
+        r = *a->o.recall;
+    }
+    r.k = a->o.k + (uint32_t)a->n_skip <= K_MAX ? a->o.k + (uint32_t)a->n_skip : K_MAX;
+    r.kinds = INFERSCALE_FACTS;
+    st = is_bank_partition(a->is->bank, a->scope, false, &a->p);
+    if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* nothing remembered yet */
+    if (st != INFERSCALE_OK) return st;
+    a->has_partition = true;
+    IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &times, why));
+    if (why[0]) is_asking_note(a, "%s", why);
+    a->answer->embed_ms = times.embed_ms;
+    a->answer->recall_ms = times.recall_ms;
+    return INFERSCALE_OK;
+}
+
+static bool placed_already(const is_asking *a, int64_t id, int version)
+{
+    for (size_t i = 0; i < a->n_skip; i++)
+        if (a->skip[2 * i] == id && a->skip[2 * i + 1] == version) return true;
+    return false;
+}
+
+/* ---- Segments ------------------------------------------------------------------------------------------------------------ */
+
+/* The fact's segment under the handle's policy, else under any. A file that is gone or bad leaves the books, so that the fact is
+ * encoded again; it is served as text meanwhile. */
+static is_status load_segment(is_asking *a, const inferscale_item *fact, is_segment **out, size_t *n_bad)
+{
+    inferscale *is = a->is;
+    is_segment_row *rows = NULL;
+    size_t n = 0;
+
+    *out = NULL;
+    IS_TRY(is_bank_segments(is->bank, &a->p, is->profile->fingerprint, is->policy.name, fact->id, &rows, &n));
+    if (n == 0) {
+        is_free(rows);
+        IS_TRY(is_bank_segments(is->bank, &a->p, is->profile->fingerprint, NULL, fact->id, &rows, &n));
+    }
+    for (size_t i = 0; i < n && !*out; i++) {
+        if (rows[i].version != fact->version) continue;
+        if (is_vault_get(is->vault, rows[i].name, is_engine_describe(is->engine)->fingerprint, out) == INFERSCALE_OK) break;
+        ++*n_bad;
+        if (!is->read_only) (void)is_bank_drop_segment(is->bank, &a->p, rows[i].name);
+    }
+    is_free(rows);
+    return INFERSCALE_OK;
+}
+
+/* Token ids of the fact as it stands in the prompt: the segment's own, else tokenised now. */
+static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_fact *f)
+{
+    const is_segment_desc *d;
+
+    if (!f->segment) return is_profile_fact(a->is->engine, item, &f->tokens);
+    d = is_segment_info(f->segment);
+    f->tokens.ids = is_malloc(d->n_tokens * sizeof(int32_t));
+    if (!f->tokens.ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    memcpy(f->tokens.ids, d->tokens, d->n_tokens * sizeof(int32_t));
+    f->tokens.n = d->n_tokens;
+    return INFERSCALE_OK;
+}
+
+static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts)
+{
+    bool inject = a->o.mode == INFERSCALE_MODE_KV && is_engine_geometry(a->is->engine);
+    size_t n_bad = 0, n_text = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        facts[i].id = items->items[i].id;
+        facts[i].version = items->items[i].version;
+        if (inject) IS_TRY(load_segment(a, &items->items[i], &facts[i].segment, &n_bad));
+        IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
+        if (inject && !facts[i].segment) n_text++;
+    }
+    if (a->o.mode == INFERSCALE_MODE_KV && !inject) {
+        is_asking_note(a, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
+        a->answer->mode = INFERSCALE_MODE_TEXT;
+    }
+    if (n_bad) is_asking_note(a, "%zu segments were missing or damaged and are to be encoded again", n_bad);
+    if (n_text) is_asking_note(a, "%zu of %zu facts had no KV and were computed as text; encode them to inject them", n_text, n);
+    return INFERSCALE_OK;
+}
+
+/* ---- Plan ---------------------------------------------------------------------------------------------------------------- */
+
+static const is_hit *hit_of(const is_hit *hits, size_t n, int64_t id)
+{
+    for (size_t i = 0; i < n; i++)
+        if (hits[i].id == id) return &hits[i];
+    return NULL;
+}
+
+static is_status report_facts(is_asking *a, const is_plan *plan, const is_hit *hits, size_t n_hits)
+{
+    inferscale_answer *ans = a->answer;
+
+    is_free(ans->facts);
+    ans->n_facts = 0;
+    ans->facts = is_calloc(plan->n_parts + 1, sizeof *ans->facts);
+    if (!ans->facts) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < plan->n_parts; i++) {
+        const is_part *part = &plan->parts[i];
+        const is_hit *hit = hit_of(hits, n_hits, part->fact_id);
+
+        if (part->role != IS_ROLE_FACT) continue;
+        ans->facts[ans->n_facts++] = (inferscale_used){ .id = part->fact_id, .version = part->version, .score = hit ? hit->score : 0,
+                                                        .tokens = part->n_tokens, .source = (int)part->source };
+    }
+    return INFERSCALE_OK;
+}
+
+/* The hits' current items, best first, without those a conversation holds already; at most k. */
+static is_status fetch_items(is_asking *a, const is_hit *hits, size_t n, inferscale_list **out, size_t *n_kept)
+{
+    int64_t *ids = is_malloc((n + 1) * sizeof *ids);
+    size_t kept = 0;
+    is_status st;
+
+    if (!ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++) ids[i] = hits[i].id;
+    st = n ? is_bank_get(a->is->bank, &a->p, ids, n, out) : INFERSCALE_OK;
+    is_free(ids);
+    if (st != INFERSCALE_OK) return st;
+    if (!*out) *out = is_list_new();
+    if (!*out) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    *n_kept = (*out)->n;
+    if (!a->n_skip) return INFERSCALE_OK;
+    for (size_t i = 0; i < (*out)->n; i++) {
+        inferscale_item *item = &(*out)->items[i], moved = (*out)->items[kept];
+
+        if (placed_already(a, item->id, item->version) || kept == a->o.k) continue;
+        (*out)->items[kept++] = *item; /* swap: the list still owns every string */
+        *item = moved;
+    }
+    *n_kept = kept;
+    return INFERSCALE_OK;
+}
+
+static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, bool next_turn, uint32_t n_used, is_planned **out)
+{
+    const uint32_t n_ctx = is_engine_describe(a->is->engine)->n_ctx;
+    uint32_t taken = n_used + a->o.max_tokens;
+    is_plan_opts opts = { .repair = a->o.repair, .with_memory = a->o.mode != INFERSCALE_MODE_NONE, .next_turn = next_turn,
+                          .n_ctx_left = n_ctx > taken ? n_ctx - taken : 0 };
+    is_tokens question = { 0 };
+    is_status st = is_profile_question(a->is->engine, a->question, &question);
+
+    if (st == INFERSCALE_OK) st = is_plan_new(a->is->profile, facts, n, &question, &opts, out);
+    is_tokens_free(&question);
+    return st;
+}
+
+is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_planned **out)
+{
+    is_hit *hits = NULL;
+    inferscale_list *items = NULL;
+    is_plan_fact *facts = NULL;
+    size_t n_hits = 0, n_facts = 0;
+    double t0;
+    is_status st = INFERSCALE_OK;
+
+    *out = NULL;
+    is_buf_clear(&a->why);
+    IS_TRY(is_handle_engine(a->is));
+    if (a->o.mode != INFERSCALE_MODE_NONE) st = find(a, &hits, &n_hits);
+    t0 = is_now_ms();
+    if (st == INFERSCALE_OK) st = fetch_items(a, hits, n_hits, &items, &n_facts);
+    if (st == INFERSCALE_OK) {
+        facts = is_calloc(n_facts + 1, sizeof *facts);
+        st = facts ? prepare_facts(a, items, n_facts, facts) : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    }
+    if (st == INFERSCALE_OK) st = plan_facts(a, facts, n_facts, next_turn, n_used, out);
+    else for (size_t i = 0; facts && i < n_facts; i++) { is_tokens_free(&facts[i].tokens); is_segment_unref(facts[i].segment); }
+    if (st == INFERSCALE_OK) st = report_facts(a, is_planned_plan(*out), hits, n_hits);
+    if (st == INFERSCALE_OK) {
+        a->answer->n_dropped = is_planned_dropped(*out);
+        if (a->answer->n_dropped)
+            is_asking_note(a, "%zu facts were left out: the context of %u tokens is full", a->answer->n_dropped,
+                           is_engine_describe(a->is->engine)->n_ctx);
+    } else {
+        is_planned_free(*out);
+        *out = NULL;
+    }
+    is_free(facts);
+    inferscale_list_free(items);
+    is_free(hits);
+    a->answer->plan_ms = is_now_ms() - t0;
+    return st;
+}
+
+is_status is_asking_fresh(is_asking *a, bool *fresh)
+{
+    is_partition now = a->p;
+
+    *fresh = true;
+    if (!a->has_partition) return INFERSCALE_OK;
+    IS_TRY(is_bank_partition_refresh(a->is->bank, &now));
+    *fresh = now.epoch == a->p.epoch;
+    return INFERSCALE_OK;
+}
+
+/* ---- Run ----------------------------------------------------------------------------------------------------------------- */
+
+static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_run_stats *stats)
+{
+    is_run_opts o = { .sampling = { .temperature = a->o.temperature, .top_k = a->o.top_k, .top_p = a->o.top_p, .min_p = a->o.min_p,
+                                    .seed = a->o.seed },
+                      .cache_parts = 1, .cancel = a->o.cancel };
+
+    return *run ? is_engine_extend(a->is->engine, *run, plan, &o, stats) : is_engine_start(a->is->engine, plan, &o, run, stats);
+}
+
+is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
+{
+    const is_plan *plan = a->o.mode == INFERSCALE_MODE_TEXT ? is_planned_twin(planned) : is_planned_plan(planned);
+    inferscale_answer *ans = a->answer;
+    is_run_stats stats = { 0 };
+    is_status st = begin_run(a, plan, run, &stats);
+
+    if ((st == INFERSCALE_E_INVALID || st == INFERSCALE_E_UNSUPPORTED) && plan != is_planned_twin(planned)) {
+        is_asking_note(a, "the engine refused the stored rows (%s): facts were computed as text", is_error());
+        ans->mode = INFERSCALE_MODE_TEXT;
+        for (size_t i = 0; i < ans->n_facts; i++) ans->facts[i].source = INFERSCALE_SOURCE_COMPUTED;
+        plan = is_planned_twin(planned);
+        st = begin_run(a, plan, run, &stats);
+    }
+    if (st != INFERSCALE_OK) return st;
+    ans->tokens_prompt = plan->n_tokens;
+    ans->tokens_computed = stats.tokens_computed;
+    ans->tokens_injected = stats.tokens_injected;
+    ans->tokens_resident = stats.tokens_resident;
+    ans->compose_ms = stats.compose_ms;
+    ans->inject_ms = stats.inject_ms;
+    ans->question_ms = stats.compute_ms;
+    return INFERSCALE_OK;
+}
+
+/* ---- Generate ------------------------------------------------------------------------------------------------------------ */
+
+/* Appends the token's bytes; hands whole characters to the listener. *stop = the listener wants no more. */
+static is_status emit(is_asking *a, is_buf *text, size_t *sent, int32_t token, bool *stop)
+{
+    char piece[256];
+    int n = is_engine_piece(a->is->engine, token, piece, (int)sizeof piece);
+    size_t whole;
+
+    if (n > 0) is_buf_add(text, piece, (size_t)n);
+    if (!is_buf_ok(text)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
+    whole = *sent + is_utf8_whole((const char *)text->data + *sent, text->len - *sent);
+    if (a->o.on_text && whole > *sent) *stop = a->o.on_text(a->o.text_ctx, (const char *)text->data + *sent, whole - *sent) != 0;
+    *sent = whole;
+    return INFERSCALE_OK;
+}
+
+/* Bytes that never became a character (a model may end half-way through one) are replaced, so that the answer is valid UTF-8. */
+static void make_valid(is_buf *text)
+{
+    size_t bad;
+
+    while (text->len && !is_utf8_valid((const char *)text->data, text->len, &bad)) text->data[bad] = '?';
+}
+
+static is_status generate(is_asking *a, is_run *run, is_buf *text, int32_t *pending)
+{
+    inferscale_answer *ans = a->answer;
+    double t_first = is_now_ms();
+    size_t sent = 0;
+    bool stop = false;
+
+    *pending = -1;
+    for (uint32_t i = 0;; i++) {
+        int32_t token;
+
+        IS_TRY(is_engine_sample(a->is->engine, run, &token));
+        if (is_engine_is_eog(a->is->engine, token)) break;
+        *pending = token;
+        ans->tokens_answer++;
+        IS_TRY(emit(a, text, &sent, token, &stop));
+        if (i == 0) {
+            ans->ttft_ms = is_now_ms() - a->t0_ms;
+            ans->first_token_ms = is_now_ms() - t_first;
+        }
+        if (stop) ans->finish = "cancelled";
+        else if (i + 1 >= a->o.max_tokens) ans->finish = "length";
+        if (stop || i + 1 >= a->o.max_tokens) break;
+        if (a->o.cancel && *a->o.cancel) return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
+        IS_TRY(is_engine_feed(a->is->engine, run, token));
+        *pending = -1;
+    }
+    if (ans->tokens_answer == 0) ans->ttft_ms = is_now_ms() - a->t0_ms;
+    return INFERSCALE_OK;
+}
+
+is_status is_asking_generate(is_asking *a, is_run *run, int32_t *pending)
+{
+    is_buf text = IS_BUF_INIT;
+    is_status st;
+
+    is_buf_str(&text, "");
+    st = generate(a, run, &text, pending);
+    if (st == INFERSCALE_OK) {
+        make_valid(&text);
+        a->answer->text = is_buf_take(&text);
+        if (!a->answer->text) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
+    }
+    is_buf_free(&text);
+    return st;
+}
+
+is_status is_asking_finish(is_asking *a, inferscale_answer **out)
+{
+    is_buf_str(&a->why, "");
+    a->answer->fallback = is_buf_take(&a->why);
+    if (!a->answer->fallback) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
+    a->answer->total_ms = is_now_ms() - a->t0_ms;
+    *out = a->answer;
+    a->answer = NULL;
+    return INFERSCALE_OK;
+}
+
+void inferscale_answer_free(inferscale_answer *answer)
+{
+    if (!answer) return;
+    is_free(answer->text);
+    is_free(answer->fallback);
+    is_free(answer->facts);
+    is_free(answer);
+}

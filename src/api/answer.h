@@ -1,0 +1,45 @@
+/* answer.h - the steps that asking once and conversing share: find, plan, run, generate. */
+#ifndef IS_API_ANSWER_H
+#define IS_API_ANSWER_H
+
+#include "api/handle.h"
+#include "base/buf.h"
+#include "plan/plan.h"
+
+/* One question under way. */
+typedef struct is_asking {
+    inferscale *is;
+    const inferscale_scope *scope;
+    const char *question;
+    inferscale_ask_options o;          /* defaults filled in */
+    is_partition p;
+    bool has_partition;
+    double t0_ms;
+    inferscale_answer *answer;         /* filled in step by step */
+    is_buf why;                        /* fallback reasons, "; " between them */
+    const int64_t *skip;               /* conversations: (id, version) pairs already placed, not placed again */
+    size_t n_skip;
+} is_asking;
+
+/* Checks arguments, allocates the answer. is_asking_free frees it unless it was taken (answer set to NULL). */
+is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *scope, const char *question,
+                          const inferscale_ask_options *options);
+void is_asking_free(is_asking *a);
+void is_asking_note(is_asking *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* a fallback reason */
+
+/* Finds the facts and plans. next_turn and n_used: conversations (tokens already in the context). */
+is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_planned **out);
+
+/* True if the partition did not change since the plan was made. */
+is_status is_asking_fresh(is_asking *a, bool *fresh);
+
+/* Starts *run (NULL) or extends it with the plan; falls back to the text twin when the engine refuses the stored rows. */
+is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run);
+
+/* Samples the answer from the run's logits. *pending: the last token, sampled but not run (-1 if it was run or ended the answer). */
+is_status is_asking_generate(is_asking *a, is_run *run, int32_t *pending);
+
+/* Hands the finished answer out. */
+is_status is_asking_finish(is_asking *a, inferscale_answer **out);
+
+#endif

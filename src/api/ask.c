@@ -1,0 +1,39 @@
+/* ask.c - one question, one answer. */
+#include "api/answer.h"
+
+enum { TRIES = 5 };
+
+/* Plans, and plans again if the memory changed while planning: what is injected is what the memory holds now. */
+static is_status run_fresh(is_asking *a, is_run **run)
+{
+    for (int i = 0; i < TRIES; i++) {
+        is_planned *planned = NULL;
+        bool fresh = false;
+        is_status st = is_asking_plan(a, false, 0, &planned);
+
+        if (st == INFERSCALE_OK) st = is_asking_fresh(a, &fresh);
+        if (st == INFERSCALE_OK && fresh) st = is_asking_run(a, planned, run);
+        is_planned_free(planned);
+        if (st != INFERSCALE_OK || fresh) return st;
+    }
+    return is_fail(INFERSCALE_E_STALE, "the memory changed %d times while the question was planned; ask again", TRIES);
+}
+
+is_status inferscale_ask(inferscale *is, const inferscale_scope *scope, const char *question, const inferscale_ask_options *options,
+                         inferscale_answer **out)
+{
+    is_asking a;
+    is_run *run = NULL;
+    int32_t pending;
+    is_status st;
+
+    if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the answer; pass its address");
+    *out = NULL;
+    st = is_asking_begin(&a, is, scope, question, options);
+    if (st == INFERSCALE_OK) st = run_fresh(&a, &run);
+    if (st == INFERSCALE_OK) st = is_asking_generate(&a, run, &pending);
+    if (run) is_engine_finish(is->engine, run);
+    if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);
+    is_asking_free(&a);
+    return st;
+}

@@ -1,0 +1,207 @@
+/* chat.c - a conversation: header | (memory_i | user_i | assistant_i)* | memory_n | question.
+ *
+ * Memory stands before the newest user turn, so earlier turns stay in the engine's cache and changed memory never costs their
+ * prefill. A fact placed in an earlier turn is not placed again. If a placed fact was forgotten or changed, its rows must go: the
+ * run is dropped and the turns are computed again without memory (noted in the answer's fallback). */
+#include <string.h>
+
+#include "api/answer.h"
+#include "base/mem.h"
+
+struct inferscale_chat {
+    inferscale *is;
+    char *tenant, *user, *agent, *run_id, *app;
+    inferscale_scope scope;
+    is_run *run;
+    int64_t *placed;         /* (id, version) of every fact in the run */
+    size_t n_placed;
+    is_buf said;             /* token ids of all turns without memory: what a recomputation starts from */
+    int32_t pending;         /* sampled, not yet run; -1 = none */
+    bool lost;               /* the run was dropped: the next turn starts from said */
+};
+
+static is_status copy_scope(inferscale_chat *c, const inferscale_scope *s)
+{
+    c->tenant = is_strdup(s->tenant);
+    c->user = is_strdup(s->user);
+    c->agent = is_strdup(s->agent);
+    c->run_id = is_strdup(s->run);
+    c->app = is_strdup(s->app);
+    c->scope = (inferscale_scope){ c->tenant, c->user, c->agent, c->run_id, c->app };
+    if ((s->tenant && !c->tenant) || (s->user && !c->user) || (s->agent && !c->agent) || (s->run && !c->run_id) || (s->app && !c->app))
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    return INFERSCALE_OK;
+}
+
+is_status inferscale_chat_open(inferscale *is, const inferscale_scope *scope, inferscale_chat **out)
+{
+    inferscale_chat *c;
+    is_status st;
+
+    if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the chat; pass its address");
+    *out = NULL;
+    IS_TRY(is_handle_check(is));
+    if (!scope) return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory to use (user, agent, run or app)");
+    c = is_calloc(1, sizeof *c);
+    if (!c) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    c->is = is;
+    c->pending = -1;
+    st = copy_scope(c, scope);
+    if (st != INFERSCALE_OK) {
+        inferscale_chat_close(c);
+        return st;
+    }
+    *out = c;
+    return INFERSCALE_OK;
+}
+
+void inferscale_chat_close(inferscale_chat *c)
+{
+    if (!c) return;
+    if (c->run) is_engine_finish(c->is->engine, c->run);
+    is_free(c->tenant);
+    is_free(c->user);
+    is_free(c->agent);
+    is_free(c->run_id);
+    is_free(c->app);
+    is_free(c->placed);
+    is_buf_free(&c->said);
+    is_free(c);
+}
+
+/* ---- Placements ---------------------------------------------------------------------------------------------------------- */
+
+/* Drops the run if it holds a fact that is not there any more in that version. */
+static is_status check_placed(inferscale_chat *c)
+{
+    inferscale_list *now = NULL;
+    is_partition p;
+    bool all = true;
+
+    if (!c->run || !c->n_placed) return INFERSCALE_OK;
+    IS_TRY(is_bank_partition(c->is->bank, &c->scope, false, &p));
+    for (size_t i = 0; i < c->n_placed && all; i++) {
+        IS_TRY(is_bank_get(c->is->bank, &p, &c->placed[2 * i], 1, &now));
+        all = now->n == 1 && now->items[0].version == c->placed[2 * i + 1];
+        inferscale_list_free(now);
+    }
+    if (all) return INFERSCALE_OK;
+    is_engine_finish(c->is->engine, c->run);
+    c->run = NULL;
+    c->n_placed = 0;
+    c->lost = true;
+    return INFERSCALE_OK;
+}
+
+static is_status note_placed(inferscale_chat *c, const inferscale_answer *a)
+{
+    int64_t *placed = is_realloc(c->placed, 2 * (c->n_placed + a->n_facts + 1) * sizeof *placed);
+
+    if (!placed) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    c->placed = placed;
+    for (size_t i = 0; i < a->n_facts; i++) {
+        placed[2 * c->n_placed] = a->facts[i].id;
+        placed[2 * c->n_placed + 1] = a->facts[i].version;
+        c->n_placed++;
+    }
+    return INFERSCALE_OK;
+}
+
+/* ---- Turns --------------------------------------------------------------------------------------------------------------- */
+
+static is_status remember_tokens(inferscale_chat *c, const int32_t *ids, size_t n)
+{
+    is_buf_add(&c->said, ids, n * sizeof *ids);
+    return is_buf_ok(&c->said) ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+}
+
+/* Starts a run that holds the earlier turns without any memory. */
+static is_status replay(inferscale_chat *c, is_asking *a)
+{
+    is_part part = { .role = IS_ROLE_TURN, .source = IS_SRC_COMPUTED, .tokens = (const int32_t *)(const void *)c->said.data,
+                     .n_tokens = (uint32_t)(c->said.len / sizeof(int32_t)) };
+    const is_plan plan = { .n_parts = 1, .parts = &part, .n_tokens = part.n_tokens };
+    const is_run_opts o = { .no_prefix_cache = true, .cancel = a->o.cancel };
+    is_run_stats stats;
+
+    is_asking_note(a, "a fact used earlier was forgotten or changed: %u tokens of the conversation were computed again without it", part.n_tokens);
+    c->lost = false;
+    return is_engine_start(c->is->engine, &plan, &o, &c->run, &stats);
+}
+
+/* The turn as the conversation keeps it: its frame and words, no memory. */
+static is_status keep_question(inferscale_chat *c, const is_plan *plan, bool first)
+{
+    const is_profile *p = c->is->profile;
+
+    IS_TRY(first ? remember_tokens(c, p->header_plain.ids, p->header_plain.n) : remember_tokens(c, p->next_plain.ids, p->next_plain.n));
+    for (uint32_t i = 0; i < plan->n_parts; i++)
+        if (plan->parts[i].role == IS_ROLE_QUESTION || i + 1 == plan->n_parts)
+            IS_TRY(remember_tokens(c, plan->parts[i].tokens, plan->parts[i].n_tokens));
+    return INFERSCALE_OK;
+}
+
+static is_status feed_pending(inferscale_chat *c)
+{
+    int32_t token = c->pending;
+
+    c->pending = -1;
+    return token >= 0 && c->run ? is_engine_feed(c->is->engine, c->run, token) : INFERSCALE_OK;
+}
+
+static is_status say(inferscale_chat *c, is_asking *a)
+{
+    bool first = c->said.len == 0;
+    is_planned *planned = NULL;
+    is_status st;
+
+    IS_TRY(check_placed(c));
+    if (c->lost) IS_TRY(replay(c, a));
+    a->skip = c->placed;
+    a->n_skip = c->n_placed;
+    IS_TRY(feed_pending(c));
+    st = is_asking_plan(a, !first, c->run ? is_engine_run_tokens(c->is->engine, c->run) : 0, &planned);
+    if (st == INFERSCALE_E_CONTEXT && !first)
+        st = is_fail(INFERSCALE_E_CONTEXT, "the conversation fills the context of %u tokens; start a new one, or open the model with a larger "
+                     "context", is_engine_describe(c->is->engine)->n_ctx);
+    if (st == INFERSCALE_OK) st = is_asking_run(a, planned, &c->run);
+    if (st == INFERSCALE_OK) st = note_placed(c, a->answer);
+    if (st == INFERSCALE_OK) st = keep_question(c, is_planned_plan(planned), first);
+    is_planned_free(planned);
+    if (st == INFERSCALE_OK) st = is_asking_generate(a, c->run, &c->pending);
+    return st;
+}
+
+/* The answer's tokens join the turns by their text: what is replayed is what the user saw. */
+static is_status keep_answer(inferscale_chat *c, const inferscale_answer *a)
+{
+    is_tokens t = { 0 };
+    is_status st = a->text[0] ? is_profile_question(c->is->engine, a->text, &t) : INFERSCALE_OK;
+
+    if (st == INFERSCALE_OK) st = remember_tokens(c, t.ids, t.n);
+    is_tokens_free(&t);
+    return st;
+}
+
+is_status inferscale_chat_say(inferscale_chat *c, const char *text, const inferscale_ask_options *options, inferscale_answer **out)
+{
+    is_asking a;
+    is_status st;
+
+    if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the answer; pass its address");
+    *out = NULL;
+    if (!c) return is_fail(INFERSCALE_E_INVALID, "the chat is NULL; open one with inferscale_chat_open");
+    st = is_asking_begin(&a, c->is, &c->scope, text, options);
+    if (st == INFERSCALE_OK) st = say(c, &a);
+    if (st == INFERSCALE_OK) st = keep_answer(c, a.answer);
+    if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);
+    if (st != INFERSCALE_OK && st != INFERSCALE_E_INVALID && c->run) {
+        is_engine_finish(c->is->engine, c->run); /* what the run holds is unknown now: compute the turns again next time */
+        c->run = NULL;
+        c->n_placed = 0;
+        c->pending = -1;
+        c->lost = c->said.len > 0;
+    }
+    is_asking_free(&a);
+    return st;
+}
