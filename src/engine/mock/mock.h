@@ -1,0 +1,112 @@
+/* mock.h - a deterministic engine for the tests of everything above engines. No model file, no floating-point weather.
+ *
+ * What it computes. Every token has a 64-bit "state" that depends on all tokens before it in its sequence and on the rows that
+ * were seen there; positions do not enter (as in a real model, where only distances do). The state is written into the token's
+ * K and V rows, four bits an element, so that it can be read back after rounding to 16 bits and rotation. Hence:
+ *   - rows encoded after the right context give logits equal to those of the text twin, bit for bit;
+ *   - rows encoded after another context (a stitched fact) move the logits a little, and the greedy answer not at all;
+ *   - rows that were un-rotated wrongly, belong to another layer or come from elsewhere are recognised and refused.
+ * The greedy answer tells what was in the prompt: "I recall: FACT (HASH)", FACT = the last fact part, HASH = of all token ids.
+ *
+ * Options stand in the model path, "mock:OPT,OPT=N,...", and in $INFERSCALE_MOCK (added after it); any other path means none:
+ *   noinject            can_inject is false, STORED parts are E_UNSUPPORTED
+ *   fail-CALL=N         the Nth call of CALL (tokenize, capture, start, extend, sample, feed, embed) fails with E_ENGINE
+ *   slow=MS             each decode (batch of tokens) takes that long; cancel is polled meanwhile
+ *   ctx=N, id=N, dim=N  context size; another model (fingerprint and rows); the embedder's dimension
+ *   nochat              no chat template: a plain one is used
+ *   lenient             rows that no capture made are accepted, and spoil the logits
+ *   garble              composed rows are damaged before they are checked: the check must notice */
+#ifndef IS_ENGINE_MOCK_MOCK_H
+#define IS_ENGINE_MOCK_MOCK_H
+
+#include "engine/engine.h"
+#include "kv/rope.h"
+
+enum {
+    MOCK_LAYERS = 4, MOCK_PLANES = 2 * MOCK_LAYERS, MOCK_HEADS = 2, MOCK_HEAD_DIM = 8, MOCK_WIDTH = MOCK_HEADS * MOCK_HEAD_DIM,
+    MOCK_WINDOW = 64, MOCK_BATCH = 512,
+    /* token ids: control tokens, then bytes, then pairs of [a-z ] */
+    MOCK_BOS = 1, MOCK_END = 2, MOCK_SYSTEM = 3, MOCK_USER = 4, MOCK_ASSISTANT = 5, MOCK_BYTES = 16, MOCK_PAIRS = 272,
+    MOCK_VOCAB = MOCK_PAIRS + 27 * 27
+};
+
+enum { MOCK_TOKENIZE, MOCK_CAPTURE, MOCK_START, MOCK_EXTEND, MOCK_SAMPLE, MOCK_FEED, MOCK_EMBED, MOCK_CALLS };
+
+typedef struct mock_opts {
+    bool noinject, nochat, lenient, garble;
+    uint32_t slow_ms, n_ctx, id, dim;
+    uint32_t fail_at[MOCK_CALLS], calls[MOCK_CALLS];
+} mock_opts;
+
+typedef struct mock {
+    mock_opts opt;
+    is_geometry *geometry;
+    is_rope *rope;
+    is_chat_format chat;
+    uint8_t fingerprint[IS_HASH_BYTES];
+    uint64_t seed;
+    int32_t *kept;           /* the exact prefix kept from the last run: only leading COMPUTED parts ever enter it */
+    uint32_t n_kept;
+    int32_t *captured;       /* tokens of the last capture, and where they began: its context is not run again */
+    uint32_t n_captured, captured_pos0;
+} mock;
+
+/* mock_opts.c */
+is_status mock_opts_parse(const char *path, mock_opts *out);
+/* Counts a call and says whether it is the one to fail: E_ENGINE with a sentence. */
+is_status mock_call(mock_opts *opt, int call);
+/* Waits as a decode would; E_CANCELLED as soon as *cancel is set. */
+is_status mock_decode_time(const mock_opts *opt, uint32_t n_tokens, uint32_t batch, const volatile int *cancel);
+
+/* mock_text.c */
+is_status mock_cut(const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n); /* is_free */
+is_status mock_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+void mock_tokens_free(void *impl, int32_t *tokens);
+int mock_token_piece(void *impl, int32_t token, char *buf, int cap);
+bool mock_is_eog(void *impl, int32_t token);
+is_status mock_check_tokens(const int32_t *tokens, uint32_t n, const char *what);
+
+/* mock_rows.c: the model's arithmetic */
+uint64_t mock_mix(uint64_t a, uint64_t b);                   /* splitmix64 of both */
+is_geometry *mock_geometry(void);                            /* NULL = out of memory */
+/* Row of a state in one plane, keys rotated to pos. Its own rotation, in double: an oracle for kv/rope. */
+void mock_row(const mock *m, uint32_t plane, uint64_t state, uint32_t pos, float out[MOCK_WIDTH]);
+void mock_unrotate(const mock *m, uint32_t plane, uint32_t pos, float row[MOCK_WIDTH]);
+/* The state in an un-rotated row; false if no capture of this model made it (*state is then a hash of what is there). */
+bool mock_state(const mock *m, uint32_t plane, const float row[MOCK_WIDTH], uint64_t *state);
+
+/* mock_run.c */
+is_status mock_capture(void *impl, is_capture *c);
+is_status mock_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
+is_status mock_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
+is_status mock_feed(void *impl, is_run *run, int32_t token);
+void mock_finish(void *impl, is_run *run);
+const float *mock_logits(void *impl, is_run *run);
+uint32_t mock_run_tokens(void *impl, is_run *run);
+
+/* mock_sample.c */
+is_status mock_sample(void *impl, is_run *run, int32_t *token);
+/* Draws from logits[n] as the sampling settings say; *rng is advanced. */
+int32_t mock_draw(const float *logits, uint32_t n, const is_sampling *how, uint64_t *rng);
+
+struct is_run {
+    mock *m;
+    uint32_t n, cap;                 /* tokens live, room */
+    int32_t *tokens;                 /* [cap] */
+    uint16_t *rows[MOCK_PLANES];     /* the cache, f16: [cap][MOCK_WIDTH], keys rotated */
+    uint64_t *states[MOCK_PLANES];   /* [cap] what was read back from the rows */
+    uint64_t chain;                  /* of all states: what the next token's state depends on */
+    uint64_t ids;                    /* of all token ids in order */
+    uint64_t seen;                   /* sum over positions and full planes */
+    uint32_t n_foreign;              /* rows no capture made */
+    int32_t *script;                 /* [n_script] the greedy answer */
+    uint32_t n_script, at;           /* at = n_script: the answer left its script */
+    is_sampling sampling;
+    uint64_t rng;
+    float logits[MOCK_VOCAB];
+};
+
+/* mock_embed.c */
+extern const is_embedder_vtable mock_embedder;
+
+#endif

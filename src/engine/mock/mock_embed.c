@@ -1,0 +1,96 @@
+/* mock_embed.c - texts that share words have near vectors: hashed bag of words, signs from the hash, unit length. */
+#include "engine/mock/mock.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+
+typedef struct embedder { mock_opts opt; } embedder;
+
+static is_status embedder_open(const char *spec, const char *key, uint32_t n_threads, void **impl)
+{
+    embedder *e = is_calloc(1, sizeof *e);
+
+    *impl = NULL;
+    if (!e) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for an embedder; free some and try again");
+    is_status st = mock_opts_parse(spec, &e->opt);
+    if (st != INFERSCALE_OK) is_free(e);
+    else *impl = e;
+    return st;
+}
+
+static void embedder_close(void *impl)
+{
+    is_free(impl);
+}
+
+static uint32_t embedder_dim(void *impl)
+{
+    return ((embedder *)impl)->opt.dim;
+}
+
+static void embedder_fingerprint(void *impl, uint8_t out[IS_HASH_BYTES])
+{
+    const embedder *e = impl;
+    uint32_t what[3] = { 0x6d6f636b, e->opt.id, e->opt.dim };
+    is_hash_once(NULL, what, sizeof what, out);
+}
+
+static void add_word(const embedder *e, const unsigned char *p, size_t n, float *out)
+{
+    uint64_t h = mock_mix(e->opt.id, n);
+
+    for (size_t i = 0; i < n; i++) h = mock_mix(h, (uint64_t)tolower(p[i]));
+    out[h % e->opt.dim] += h >> 63 ? 1 : -1;
+    out[(h >> 20) % e->opt.dim] += h >> 62 & 1 ? 0.5f : -0.5f; /* two places, so that few words cancel to nothing */
+}
+
+static bool is_word(unsigned char c)
+{
+    return c >= 0x80 || isalnum(c);
+}
+
+static void embed_one(const embedder *e, const char *text, float *out)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    size_t len = strlen(text);
+    double norm = 0;
+
+    memset(out, 0, e->opt.dim * sizeof *out);
+    for (size_t i = 0, j; i < len; i = j) {
+        for (j = i; j < len && is_word(p[j]); j++) {}
+        if (j > i) add_word(e, p + i, j - i, out);
+        else j++;
+    }
+    for (uint32_t i = 0; i < e->opt.dim; i++) norm += (double)out[i] * out[i];
+    if (norm == 0) { /* no words, or they cancel: the text as a whole stands for itself */
+        add_word(e, p, len, out);
+        for (uint32_t i = 0; i < e->opt.dim; i++) norm += (double)out[i] * out[i];
+    }
+    if (norm == 0) {
+        out[0] = 1;
+        norm = 1;
+    }
+    for (uint32_t i = 0; i < e->opt.dim; i++) out[i] = (float)(out[i] / sqrt(norm));
+}
+
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out)
+{
+    embedder *e = impl;
+
+    IS_TRY(mock_call(&e->opt, MOCK_EMBED));
+    for (size_t i = 0; i < n; i++)
+        if (!texts[i] || is_utf8_blank(texts[i], strlen(texts[i])))
+            return is_fail(INFERSCALE_E_INVALID, "text %zu of %zu is blank; only texts with words can be embedded", i + 1, n);
+    IS_TRY(mock_decode_time(&e->opt, 1, 1, NULL));
+    for (size_t i = 0; i < n; i++) embed_one(e, texts[i], out + i * e->opt.dim);
+    return INFERSCALE_OK;
+}
+
+const is_embedder_vtable mock_embedder = {
+    .name = "mock", .open = embedder_open, .close = embedder_close, .dim = embedder_dim, .fingerprint = embedder_fingerprint,
+    .embed = embedder_embed,
+};

@@ -1,0 +1,87 @@
+/* mock_opts.c - how tests tell the mock to misbehave. */
+#include "engine/mock/mock.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+static const char *const call_names[MOCK_CALLS] = { "tokenize", "capture", "start", "extend", "sample", "feed", "embed" };
+
+static bool word_is(const char *p, size_t n, const char *word)
+{
+    return strlen(word) == n && memcmp(p, word, n) == 0;
+}
+
+/* One option p[0..n), its value after '=' or 1. */
+static is_status set_option(mock_opts *o, const char *p, size_t n)
+{
+    const char *eq = memchr(p, '=', n);
+    size_t len = eq ? (size_t)(eq - p) : n;
+    uint32_t value = eq ? (uint32_t)strtoul(eq + 1, NULL, 10) : 1;
+
+    if (word_is(p, len, "noinject")) o->noinject = true;
+    else if (word_is(p, len, "nochat")) o->nochat = true;
+    else if (word_is(p, len, "lenient")) o->lenient = true;
+    else if (word_is(p, len, "garble")) o->garble = true;
+    else if (word_is(p, len, "slow")) o->slow_ms = value;
+    else if (word_is(p, len, "ctx")) o->n_ctx = value;
+    else if (word_is(p, len, "id")) o->id = value;
+    else if (word_is(p, len, "dim")) o->dim = value >= 1 && value <= 4096 ? value : 64;
+    else if (len > 5 && memcmp(p, "fail-", 5) == 0) {
+        for (int i = 0; i < MOCK_CALLS; i++)
+            if (word_is(p + 5, len - 5, call_names[i])) {
+                o->fail_at[i] = value;
+                return INFERSCALE_OK;
+            }
+        return is_fail(INFERSCALE_E_INVALID, "mock: no call is named '%.*s'; mock.h lists them", (int)len - 5, p + 5);
+    } else
+        return is_fail(INFERSCALE_E_INVALID, "mock: unknown option '%.*s'; mock.h lists them", (int)len, p);
+    return INFERSCALE_OK;
+}
+
+static is_status set_options(mock_opts *o, const char *list)
+{
+    while (list && *list) {
+        size_t n = strcspn(list, ",");
+        if (n) IS_TRY(set_option(o, list, n));
+        list += n + (list[n] == ',');
+    }
+    return INFERSCALE_OK;
+}
+
+is_status mock_opts_parse(const char *path, mock_opts *out)
+{
+    memset(out, 0, sizeof *out);
+    out->dim = 64;
+    if (path && strncmp(path, "mock:", 5) == 0) IS_TRY(set_options(out, path + 5));
+    return set_options(out, getenv("INFERSCALE_MOCK"));
+}
+
+is_status mock_call(mock_opts *o, int call)
+{
+    o->calls[call]++;
+    if (o->fail_at[call] && o->calls[call] == o->fail_at[call])
+        return is_fail(INFERSCALE_E_ENGINE, "mock: call %u of %s fails, as asked for; drop fail-%s to go on", o->calls[call],
+                       call_names[call], call_names[call]);
+    return INFERSCALE_OK;
+}
+
+static bool cancelled(const volatile int *cancel)
+{
+    return cancel && *cancel;
+}
+
+is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
+{
+    uint32_t n_decodes = batch ? (n_tokens + batch - 1) / batch : 1;
+    double until = is_now_ms() + (double)o->slow_ms * n_decodes;
+
+    while (!cancelled(cancel) && is_now_ms() < until) {
+        struct timespec ms = { 0, 1000000 };
+        nanosleep(&ms, NULL);
+    }
+    if (cancelled(cancel)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on");
+    return INFERSCALE_OK;
+}

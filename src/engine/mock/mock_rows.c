@@ -1,0 +1,100 @@
+/* mock_rows.c - states in rows: four bits an element, as -7.5 .. 7.5 in steps of 1, which every 16-bit format holds exactly and
+ * a rotation forth and back leaves recognisable. */
+#include "engine/mock/mock.h"
+
+#include <math.h>
+#include <string.h>
+
+uint64_t mock_mix(uint64_t a, uint64_t b)
+{
+    uint64_t x = a + 0x9e3779b97f4a7c15u * (b + 1);
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* Both pairings, a partial rotation at the end of the head with a magnitude, a layer without RoPE, a sliding window. */
+static const struct layer { uint8_t pairing; uint32_t rot_begin, rot_dim, window; double base, mscale; } layers[MOCK_LAYERS] = {
+    { IS_PAIR_ADJACENT, 0, 8, 0, 10000, 1 },
+    { IS_PAIR_HALVES, 4, 4, 0, 500, 1.125 },
+    { IS_PAIR_NONE, 0, 0, 0, 0, 0 },
+    { IS_PAIR_HALVES, 0, 8, MOCK_WINDOW, 1000, 1 },
+};
+
+is_geometry *mock_geometry(void)
+{
+    is_geometry *g = is_geometry_new(MOCK_PLANES, 0);
+
+    if (!g) return NULL;
+    g->n_layers = MOCK_LAYERS;
+    for (uint32_t i = 0; i < MOCK_PLANES; i++) {
+        const struct layer *l = &layers[i / 2];
+        is_plane *p = &g->planes[i];
+        int freq = -1;
+
+        *p = (is_plane){ .layer = i / 2, .is_v = i & 1, .freq = 0xffff, .n_heads = MOCK_HEADS, .head_dim = MOCK_HEAD_DIM,
+                         .window = l->window };
+        if (p->is_v || !l->rot_dim) continue;
+        double w[MOCK_HEAD_DIM / 2];
+        for (uint32_t k = 0; k < l->rot_dim / 2; k++) w[k] = pow(l->base, -2.0 * k / l->rot_dim);
+        if ((freq = is_geometry_add_freqs(g, l->rot_dim / 2, l->mscale, w)) < 0) {
+            is_geometry_free(g);
+            return NULL;
+        }
+        p->pairing = l->pairing;
+        p->freq = (uint16_t)freq;
+        p->rot_begin = l->rot_begin;
+        p->rot_dim = l->rot_dim;
+    }
+    return g;
+}
+
+/* Turns the pairs of one head by pos * w * dir; the magnitude multiplies forth and divides back. */
+static void turn_head(const struct layer *l, uint32_t pos, int dir, float *head)
+{
+    uint32_t n = l->rot_dim / 2;
+
+    for (uint32_t k = 0; k < n; k++) {
+        double angle = dir * (double)pos * pow(l->base, -2.0 * k / l->rot_dim), mag = dir > 0 ? l->mscale : 1 / l->mscale;
+        float *a = head + l->rot_begin + (l->pairing == IS_PAIR_ADJACENT ? 2 * k : k);
+        float *b = l->pairing == IS_PAIR_ADJACENT ? a + 1 : a + n;
+        double x = *a, y = *b;
+        *a = (float)(mag * (x * cos(angle) - y * sin(angle)));
+        *b = (float)(mag * (x * sin(angle) + y * cos(angle)));
+    }
+}
+
+static void turn_row(uint32_t plane, uint32_t pos, int dir, float row[MOCK_WIDTH])
+{
+    if (plane & 1) return;
+    for (int h = 0; h < MOCK_HEADS; h++) turn_head(&layers[plane / 2], pos, dir, row + h * MOCK_HEAD_DIM);
+}
+
+void mock_row(const mock *m, uint32_t plane, uint64_t state, uint32_t pos, float out[MOCK_WIDTH])
+{
+    uint64_t code = state ^ mock_mix(m->seed, plane);
+
+    for (int i = 0; i < MOCK_WIDTH; i++) out[i] = (float)(code >> (4 * i) & 15) - 7.5f;
+    turn_row(plane, pos, +1, out);
+}
+
+void mock_unrotate(const mock *m, uint32_t plane, uint32_t pos, float row[MOCK_WIDTH])
+{
+    turn_row(plane, pos, -1, row);
+}
+
+bool mock_state(const mock *m, uint32_t plane, const float row[MOCK_WIDTH], uint64_t *state)
+{
+    uint64_t code = 0, hash = m->seed;
+    bool ours = true;
+
+    for (int i = 0; i < MOCK_WIDTH; i++) {
+        double v = row[i] + 7.5, r = nearbyint(v);
+        if (!(r >= 0 && r <= 15 && fabs(v - r) <= 0.25)) ours = false;
+        else code |= (uint64_t)r << (4 * i);
+        int64_t rounded = isfinite(row[i]) ? (int64_t)nearbyint(fmax(-1e6, fmin(1e6, (double)row[i])) * 4) : INT64_MIN;
+        hash = mock_mix(hash, (uint64_t)rounded);
+    }
+    *state = ours ? code ^ mock_mix(m->seed, plane) : hash;
+    return ours;
+}
