@@ -1,0 +1,29 @@
+/* lexical.h - an inverted index in memory, scored by BM25 (Robertson & Zaragoza, 2009) with this collection's own statistics.
+ *
+ * Documents belong to one of two groups (facts, turns); document counts, lengths and frequencies are kept per group, so that
+ * adding long turns does not change how facts rank among facts. Appending only; not thread safe while appending. */
+#ifndef IS_RECALL_LEXICAL_H
+#define IS_RECALL_LEXICAL_H
+
+#include <stdint.h>
+
+#include "recall/terms.h"
+
+enum { IS_LEX_GROUPS = 2 };
+
+typedef struct is_lexical is_lexical;
+
+is_status is_lexical_new(is_lexical **out);
+void is_lexical_free(is_lexical *x); /* NULL is allowed */
+
+/* Appends document number is_lexical_docs(x), the terms of texts[0..n) one after the other (NULL texts are skipped). After a
+ * failure (E_NOMEM, or E_FULL past 2^32 - 2 documents) the index is unusable and must be freed. */
+is_status is_lexical_add(is_lexical *x, unsigned group, const char *const *texts, size_t n);
+size_t is_lexical_docs(const is_lexical *x);
+size_t is_lexical_bytes(const is_lexical *x); /* memory held, about */
+
+/* scores[d] = BM25 of document d for the query's distinct terms; 0 where no term occurs. scores: [is_lexical_docs(x)], written
+ * whole. May be called from many threads. E_NOMEM. */
+is_status is_lexical_score(const is_lexical *x, const char *query, double *scores);
+
+#endif

@@ -1,0 +1,291 @@
+/* recall.c - the cache of partition indexes, the filters, and the query.
+ *
+ * An index belongs to one partition, with its own lock: queries of a fresh index run side by side; the first to see a new
+ * revision brings it up to date. Indexes stay in memory within a budget; the longest unused goes first. */
+#include "recall/recall.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "recall/fuse.h"
+#include "recall/index.h"
+
+static const size_t BUDGET_BYTES = (size_t)1 << 30;
+enum { MAX_INDEXES = 1024, MAX_K = 1000 };
+
+typedef struct slot {
+    int64_t partition;
+    pthread_rwlock_t lock;       /* of index */
+    is_index index;
+    size_t bytes;                /* under the table's lock, like the rest below */
+    unsigned users;
+    uint64_t used_at;
+    bool dropped;                /* out of the table; freed by its last user */
+    struct slot *next;
+} slot;
+
+struct is_recall {
+    is_bank *bank;
+    pthread_mutex_t lock;        /* of the table */
+    slot *slots;
+    size_t n_slots;
+    uint64_t clock;
+};
+
+is_status is_recall_new(is_bank *bank, is_recall **out)
+{
+    is_recall *r = is_calloc(1, sizeof *r);
+    *out = r;
+    if (!r) return is_fail(INFERSCALE_E_NOMEM, "out of memory; free some and try again");
+    r->bank = bank;
+    pthread_mutex_init(&r->lock, NULL);
+    return INFERSCALE_OK;
+}
+
+static void free_slot(slot *s)
+{
+    is_index_clear(&s->index);
+    pthread_rwlock_destroy(&s->lock);
+    is_free(s);
+}
+
+void is_recall_free(is_recall *r)
+{
+    if (!r) return;
+    while (r->slots) {
+        slot *s = r->slots;
+        r->slots = s->next;
+        free_slot(s);
+    }
+    pthread_mutex_destroy(&r->lock);
+    is_free(r);
+}
+
+/* ---- The table of indexes (r->lock held) --------------------------------------------------------------------------------- */
+
+static void unlink_slot(is_recall *r, slot *s)
+{
+    slot **at = &r->slots;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    r->n_slots--;
+    s->dropped = true;
+    if (s->users == 0) free_slot(s);
+}
+
+static void evict(is_recall *r)
+{
+    for (;;) {
+        size_t bytes = 0;
+        slot *oldest = NULL;
+        for (slot *s = r->slots; s; s = s->next) {
+            bytes += s->bytes;
+            if (s->users == 0 && (!oldest || s->used_at < oldest->used_at)) oldest = s;
+        }
+        if (!oldest || (bytes <= BUDGET_BYTES && r->n_slots <= MAX_INDEXES)) return;
+        unlink_slot(r, oldest);
+    }
+}
+
+static slot *acquire(is_recall *r, int64_t partition)
+{
+    slot *s;
+    pthread_mutex_lock(&r->lock);
+    for (s = r->slots; s && s->partition != partition; s = s->next) continue;
+    if (!s && (s = is_calloc(1, sizeof *s))) {
+        s->partition = partition;
+        pthread_rwlock_init(&s->lock, NULL);
+        s->next = r->slots;
+        r->slots = s;
+        r->n_slots++;
+    }
+    if (s) {
+        s->users++;
+        s->used_at = ++r->clock;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return s;
+}
+
+static void release(is_recall *r, slot *s, size_t bytes)
+{
+    pthread_mutex_lock(&r->lock);
+    s->bytes = bytes;
+    s->users--;
+    if (s->dropped && s->users == 0) free_slot(s);
+    else evict(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void is_recall_forget(is_recall *r, int64_t partition_id)
+{
+    pthread_mutex_lock(&r->lock);
+    for (slot *s = r->slots; s; s = s->next)
+        if (s->partition == partition_id) {
+            unlink_slot(r, s);
+            break;
+        }
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- Filters ------------------------------------------------------------------------------------------------------------- */
+
+static bool given(const char *s)
+{
+    return s && *s;
+}
+
+/* Is an attribute a filter? Not where it names the partition itself. */
+static uint32_t want_name(const is_index *x, const char *name, bool is_owner)
+{
+    return is_owner ? 0 : is_index_name(x, name);
+}
+
+static void filter(const is_index *x, const is_query *q, int kinds, bool *keep)
+{
+    const inferscale_recall_options *o = q->options;
+    const inferscale_scope none = {0}, *s = q->scope ? q->scope : &none;
+    bool user = given(s->user), agent_owns = !user && given(s->agent), run_owns = !user && !agent_owns && given(s->run);
+    uint32_t agent = want_name(x, s->agent, agent_owns), run = want_name(x, s->run, run_owns);
+    uint32_t app = want_name(x, s->app, !user && !agent_owns && !run_owns);
+    int64_t now = is_now_epoch(), as_of = o->as_of ? o->as_of : now;
+
+    for (size_t i = 0; i < x->n; i++) {
+        const is_entry *e = &x->items[i];
+        bool fact = e->kind == INFERSCALE_FACTS;
+        keep[i] = (e->kind & kinds) && (!agent || e->agent == agent) && (!run || e->run == run) && (!app || e->app == app) &&
+                  (!o->from || e->event_time >= o->from) && (!o->to || e->event_time <= o->to) &&
+                  (!e->expires || e->expires > now) && (!fact || e->valid_from <= as_of) &&
+                  (!fact || !e->valid_to || e->valid_to > as_of);
+    }
+}
+
+static is_status filter_metadata(is_bank *bank, const is_index *x, const is_partition *p, const char *metadata, bool *keep)
+{
+    size_t n = 0;
+    int64_t *ids = is_malloc((x->n ? x->n : 1) * sizeof *ids);
+    bool *match = is_calloc(x->n ? x->n : 1, sizeof *match);
+    is_status st = ids && match ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while filtering; free some and try again");
+
+    for (size_t i = 0; st == INFERSCALE_OK && i < x->n; i++)
+        if (keep[i]) ids[n++] = x->items[i].id;
+    if (st == INFERSCALE_OK) st = is_bank_match_metadata(bank, p, metadata, ids, n, match);
+    for (size_t i = 0, j = 0; st == INFERSCALE_OK && i < x->n; i++)
+        if (keep[i]) keep[i] = match[j++];
+    is_free(ids);
+    is_free(match);
+    return st;
+}
+
+/* ---- The query ----------------------------------------------------------------------------------------------------------- */
+
+static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n, const inferscale_recall_options *o, is_hit **hits,
+                           size_t *n_hits)
+{
+    is_hit *h = is_malloc((n ? n : 1) * sizeof *h);
+    if (!h) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the results; ask for fewer");
+    *n_hits = 0;
+    for (size_t i = 0; i < n; i++) {
+        const is_entry *e = &x->items[ranked[i].item];
+        if (o->has_threshold && ranked[i].score < o->threshold) break; /* best first */
+        h[(*n_hits)++] = (is_hit){e->id, e->kind, ranked[i].score, ranked[i].lexical, ranked[i].dense};
+    }
+    *hits = h;
+    return INFERSCALE_OK;
+}
+
+static size_t count_unembedded(const is_index *x, const is_query *q, int kinds)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < x->n; i++)
+        n += (x->items[i].kind & kinds) && (!q->fingerprint || x->items[i].row == IS_NO_ROW);
+    return n;
+}
+
+static is_status search(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, is_hit **hits, size_t *n)
+{
+    const inferscale_recall_options *o = q->options;
+    size_t room = x->n ? x->n : 1, n_ranked = 0;
+    bool *keep = is_malloc(room * sizeof *keep);
+    double *lexical = is_malloc(room * sizeof *lexical);
+    float *dense = q->vec && o->method != INFERSCALE_LEXICAL ? is_malloc(room * sizeof *dense) : NULL;
+    is_ranked *ranked = NULL;
+    is_status st = INFERSCALE_OK;
+
+    if (!keep || !lexical || (q->vec && o->method != INFERSCALE_LEXICAL && !dense)) {
+        st = is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
+        goto end;
+    }
+    filter(x, q, kinds, keep);
+    if (given(o->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, o->metadata, keep));
+    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical));
+    if (dense) IS_TRY_GOTO(st, end, is_index_dense(x, q->vec, q->dim, dense));
+    IS_TRY_GOTO(st, end, is_fuse(lexical, dense, keep, x->n, o->method, o->k ? o->k : 10, &ranked, &n_ranked));
+    st = take_hits(x, ranked, n_ranked, o, hits, n);
+end:
+    is_free(ranked);
+    is_free(keep);
+    is_free(lexical);
+    is_free(dense);
+    return st;
+}
+
+static is_status check(const is_query *q)
+{
+    const inferscale_recall_options *o = q->options;
+    if (!q->text) return is_fail(INFERSCALE_E_INVALID, "the query has no text; pass what to look for");
+    if (o->k > MAX_K) return is_fail(INFERSCALE_E_INVALID, "k is %u; ask for 1 to %d results", o->k, MAX_K);
+    if (o->method != INFERSCALE_FUSED && o->method != INFERSCALE_LEXICAL && o->method != INFERSCALE_DENSE)
+        return is_fail(INFERSCALE_E_INVALID, "search method %d is unknown; use fused, lexical or dense", o->method);
+    if (o->kinds & ~(INFERSCALE_FACTS | INFERSCALE_TURNS))
+        return is_fail(INFERSCALE_E_INVALID, "item kinds %d are unknown; use facts, turns or both", o->kinds);
+    if (o->from && o->to && o->from > o->to) return is_fail(INFERSCALE_E_INVALID, "the time window ends before it begins; swap its ends");
+    if (o->method == INFERSCALE_DENSE && !q->vec)
+        return is_fail(INFERSCALE_E_INVALID, "a dense search needs an embedder; configure one, or search with fused or lexical");
+    if (q->vec && !q->fingerprint) return is_fail(INFERSCALE_E_INVALID, "the query's vector has no embedder fingerprint; pass it too");
+    return INFERSCALE_OK;
+}
+
+is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n, size_t *n_unembedded)
+{
+    is_partition now = *p;
+    int kinds = q->options->kinds ? q->options->kinds : INFERSCALE_FACTS;
+
+    *hits = NULL;
+    *n = 0;
+    if (n_unembedded) *n_unembedded = 0;
+    IS_TRY(check(q));
+    IS_TRY(is_bank_partition_refresh(r->bank, &now));
+    slot *s = acquire(r, now.id);
+    if (!s) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the recall index; free some and try again");
+
+    is_status st = INFERSCALE_OK;
+    pthread_rwlock_rdlock(&s->lock);
+    if (!is_index_fresh(&s->index, &now, q->fingerprint)) {
+        pthread_rwlock_unlock(&s->lock);
+        pthread_rwlock_wrlock(&s->lock); /* the search then runs under it too: nobody can turn the index away in between */
+        st = is_bank_partition_refresh(r->bank, &now);
+        if (st == INFERSCALE_OK && !is_index_fresh(&s->index, &now, q->fingerprint))
+            st = is_index_sync(&s->index, r->bank, &now, q->fingerprint);
+    }
+    if (st == INFERSCALE_OK) st = search(r, &s->index, &now, q, kinds, hits, n);
+    if (st == INFERSCALE_OK && n_unembedded) *n_unembedded = count_unembedded(&s->index, q, kinds);
+    size_t bytes = is_index_bytes(&s->index);
+    pthread_rwlock_unlock(&s->lock);
+    release(r, s, bytes);
+    return st;
+}
+
+char *is_dense_text(const inferscale_item *item)
+{
+    is_buf b = IS_BUF_INIT;
+    if (item->kind != INFERSCALE_TURNS || !given(item->speaker)) return is_strdup(item->text);
+    is_buf_str(&b, item->speaker);
+    is_buf_str(&b, ": ");
+    is_buf_str(&b, item->text);
+    return is_buf_take(&b);
+}
