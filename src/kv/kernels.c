@@ -1,0 +1,119 @@
+/* kernels.c - the scalar kernels (oracles, and what runs on CPUs without SIMD of ours), and the choice of the level. */
+#include "kv/kernels.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+static float load_one(is_codec c, const void *p, size_t i)
+{
+    float x;
+    uint16_t h;
+
+    if (c == IS_CODEC_F32) {
+        memcpy(&x, (const uint8_t *)p + 4 * i, 4);
+        return x;
+    }
+    memcpy(&h, (const uint8_t *)p + 2 * i, 2);
+    return c == IS_CODEC_F16 ? is_f32_from_f16(h) : is_f32_from_bf16(h);
+}
+
+static void store_one(is_codec c, void *p, size_t i, float x)
+{
+    uint16_t h;
+
+    if (c == IS_CODEC_F32) {
+        memcpy((uint8_t *)p + 4 * i, &x, 4);
+        return;
+    }
+    h = c == IS_CODEC_F16 ? is_f16_from_f32(x) : is_bf16_from_f32(x);
+    memcpy((uint8_t *)p + 2 * i, &h, 2);
+}
+
+static void convert_range(is_codec from, const void *src, is_codec to, void *dst, size_t begin, size_t end)
+{
+    size_t b = is_codec_bytes(from);
+
+    if (from == to) { /* bits, NaN payloads included; memmove because a rotation in place passes the same row */
+        if (end > begin) memmove((uint8_t *)dst + b * begin, (const uint8_t *)src + b * begin, b * (end - begin));
+        return;
+    }
+    for (size_t i = begin; i < end; i++) store_one(to, dst, i, load_one(from, src, i));
+}
+
+static void convert_scalar(is_codec from, const void *src, is_codec to, void *dst, size_t n)
+{
+    convert_range(from, src, to, dst, 0, n);
+}
+
+static void rotate_scalar(const is_rotate *r)
+{
+    size_t half = r->rot_dim / 2;
+    bool halves = r->pairing == IS_PAIR_HALVES;
+
+    for (size_t t = 0; t < r->n_rows; t++) {
+        const uint8_t *src = (const uint8_t *)r->src + t * r->src_step;
+        uint8_t *dst = (uint8_t *)r->dst + t * r->dst_step;
+        const float *cos = r->cos + t * r->table_step, *sin = r->sin + t * r->table_step;
+
+        convert_range(r->from, src, r->to, dst, 0, r->rot_begin);
+        for (size_t i = 0; i < half; i++) {
+            size_t i0 = r->rot_begin + (halves ? i : 2 * i), i1 = halves ? i0 + half : i0 + 1;
+            float x0 = load_one(r->from, src, i0), x1 = load_one(r->from, src, i1);
+
+            store_one(r->to, dst, i0, x0 * cos[i] - x1 * sin[i]);
+            store_one(r->to, dst, i1, x0 * sin[i] + x1 * cos[i]);
+        }
+        convert_range(r->from, src, r->to, dst, r->rot_begin + r->rot_dim, r->head_dim);
+    }
+}
+
+static void copy_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t row_bytes, size_t n_rows)
+{
+    for (size_t t = 0; t < n_rows; t++)
+        memcpy((uint8_t *)dst + t * dst_step, (const uint8_t *)src + t * src_step, row_bytes);
+}
+
+static void transpose_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols, size_t b)
+{
+    for (size_t c = 0; c < n_cols; c++)
+        for (size_t r = 0; r < n_rows; r++)
+            memcpy((uint8_t *)dst + c * dst_step + r * b, (const uint8_t *)src + r * src_step + c * b, b);
+}
+
+static void transpose16_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols)
+{
+    transpose_scalar(src, src_step, dst, dst_step, n_rows, n_cols, 2);
+}
+
+static void transpose32_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols)
+{
+    transpose_scalar(src, src_step, dst, dst_step, n_rows, n_cols, 4);
+}
+
+const is_kernels is_kernels_scalar = {
+    "scalar", convert_scalar, rotate_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
+};
+
+const is_kernels *is_kernels_at(is_simd level)
+{
+    is_simd have = is_cpu_simd();
+
+    if (level > have) level = have;
+#if defined(__x86_64__)
+    if (level >= IS_SIMD_AVX512) return &is_kernels_avx512;
+    if (level >= IS_SIMD_AVX2) return &is_kernels_avx2;
+#endif
+    return &is_kernels_scalar;
+}
+
+const is_kernels *is_kernels_best(void)
+{
+    static _Atomic(const is_kernels *) best; /* decided once: the hot path must not ask CPUID */
+    const is_kernels *k = atomic_load_explicit(&best, memory_order_relaxed);
+
+    if (!k) {
+        k = is_kernels_at(IS_SIMD_VNNI);
+        atomic_store_explicit(&best, k, memory_order_relaxed);
+    }
+    return k;
+}

@@ -1,0 +1,51 @@
+/* kernels.h - the inner loops of the kv room: convert, rotate, copy and transpose rows.
+ *
+ * One table of functions per SIMD level, chosen at run time. The scalar one is the oracle: all levels give the SAME BITS (tests
+ * demand it), because a rotation is computed as
+ *
+ *     y0 = x0 * cos - x1 * sin        y1 = x0 * sin + x1 * cos
+ *
+ * in F32 with separate multiplications and additions, never fused (a fused one rounds once less, so its bits depend on the
+ * machine; it would not be faster here: the loops wait for conversions and memory). The result is rounded once, to nearest
+ * even, to the destination's type. Only the sign and payload of NaNs that arithmetic makes are not promised. */
+#ifndef IS_KV_KERNELS_H
+#define IS_KV_KERNELS_H
+
+#include "base/cpu.h"
+#include "kv/codec.h"
+#include "kv/geometry.h"
+
+/* Rotate n_rows rows of one head. Steps are in bytes, from row to row. Row r uses cos[r * table_step ...], sin likewise (floats,
+ * readable up to a multiple of 16 pairs). src may equal dst if the types and steps are the same. */
+typedef struct is_rotate {
+    const void *src;
+    void *dst;
+    size_t src_step, dst_step;
+    const float *cos, *sin;
+    size_t table_step;
+    size_t n_rows;
+    is_codec from, to;
+    uint32_t head_dim, rot_begin, rot_dim; /* rot_dim >= 2, even; dims outside the range are only converted */
+    uint8_t pairing;                       /* IS_PAIR_ADJACENT or IS_PAIR_HALVES */
+} is_rotate;
+
+typedef struct is_kernels {
+    const char *name;
+    void (*convert)(is_codec from, const void *src, is_codec to, void *dst, size_t n);
+    void (*rotate)(const is_rotate *r);
+    /* n_rows rows of row_bytes bytes; steps in bytes. */
+    void (*copy)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t row_bytes, size_t n_rows);
+    /* dst[c][r] = src[r][c] for 16-bit and 32-bit elements; steps in bytes, of a row of src and of a row of dst. */
+    void (*transpose16)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
+    void (*transpose32)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
+} is_kernels;
+
+const is_kernels *is_kernels_best(void);         /* what is_cpu_simd() allows */
+const is_kernels *is_kernels_at(is_simd level);  /* that level, or the best one below it that this CPU and build have */
+
+extern const is_kernels is_kernels_scalar;
+#if defined(__x86_64__)
+extern const is_kernels is_kernels_avx2, is_kernels_avx512;
+#endif
+
+#endif

@@ -1,0 +1,96 @@
+/* kernels_avx2.c - the vector vocabulary of kernels_body.h in AVX2 with F16C. */
+#include "kv/kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <string.h>
+
+#define IS_TARGET __attribute__((target("avx2,f16c")))
+#define IS_INLINE static inline IS_TARGET __attribute__((always_inline))
+#define IS_W 8
+#define IS_LANES 2
+typedef __m256 vf;
+typedef __m256i vi;
+
+IS_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+IS_INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+IS_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+
+IS_INLINE __m128i bf16_of(vf v)
+{
+    __m256i u = _mm256_castps_si256(v), up = _mm256_srli_epi32(u, 16);
+    __m256i odd = _mm256_and_si256(up, _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    __m256i h = _mm256_blendv_epi8(rounded, _mm256_or_si256(up, _mm256_set1_epi32(0x40)), nan);
+
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(h, h), 0x08));
+}
+IS_INLINE vf of_bf16(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+
+IS_INLINE vf ld_f32(const void *p) { return _mm256_loadu_ps(p); }
+IS_INLINE vf ld_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+IS_INLINE vf ld_bf16(const void *p) { return of_bf16(_mm_loadu_si128(p)); }
+IS_INLINE void st_f32(void *p, vf v) { _mm256_storeu_ps(p, v); }
+IS_INLINE void st_f16(void *p, vf v) { _mm_storeu_si128(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
+IS_INLINE void st_bf16(void *p, vf v) { _mm_storeu_si128(p, bf16_of(v)); }
+
+/* Ends of rows go through a small buffer: AVX2 has no masks for 16-bit elements. */
+#define IS_ENDS(T, SIZE)                                                                                                       \
+    IS_INLINE vf ldn_##T(const void *p, long n)                                                                                \
+    {                                                                                                                          \
+        uint8_t end[8 * (SIZE)] = { 0 };                                                                                       \
+                                                                                                                               \
+        if (n > 0) memcpy(end, p, (size_t)n * (SIZE));                                                                         \
+        return ld_##T(end);                                                                                                    \
+    }                                                                                                                          \
+    IS_INLINE void stn_##T(void *p, vf v, long n)                                                                              \
+    {                                                                                                                          \
+        uint8_t end[8 * (SIZE)];                                                                                               \
+                                                                                                                               \
+        st_##T(end, v);                                                                                                        \
+        if (n > 0) memcpy(p, end, (size_t)n * (SIZE));                                                                         \
+    }
+IS_ENDS(f32, 4)
+IS_ENDS(f16, 2)
+IS_ENDS(bf16, 2)
+
+/* In-lane shuffles: lane k of even/odd holds pairs 2k, 2k+1 of the first vector, then of the second. */
+IS_INLINE vf v_even(vf p, vf q) { return _mm256_shuffle_ps(p, q, 0x88); }
+IS_INLINE vf v_odd(vf p, vf q) { return _mm256_shuffle_ps(p, q, 0xdd); }
+IS_INLINE vf v_order(vf c) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(c), 0xd8)); }
+IS_INLINE vf v_low(vf even, vf odd) { return _mm256_unpacklo_ps(even, odd); }
+IS_INLINE vf v_high(vf even, vf odd) { return _mm256_unpackhi_ps(even, odd); }
+
+IS_INLINE vi vi_get(const void *p) { return _mm256_loadu_si256(p); }
+IS_INLINE void vi_set(void *p, vi v) { _mm256_storeu_si256(p, v); }
+IS_INLINE vi gather_lanes(const uint8_t *a, const uint8_t *b)
+{
+    vi v = _mm256_castsi128_si256(_mm_loadu_si128((const void *)a));
+
+    return _mm256_inserti128_si256(v, _mm_loadu_si128((const void *)b), 1);
+}
+IS_INLINE vi vi_rows(const uint8_t *const *row, size_t at) { return gather_lanes(row[0] + at, row[8] + at); }
+IS_INLINE vi vi_rows4(const uint8_t *const *row, size_t at) { return gather_lanes(row[0] + at, row[4] + at); }
+IS_INLINE vi vi_lo16(vi a, vi b) { return _mm256_unpacklo_epi16(a, b); }
+IS_INLINE vi vi_hi16(vi a, vi b) { return _mm256_unpackhi_epi16(a, b); }
+IS_INLINE vi vi_lo32(vi a, vi b) { return _mm256_unpacklo_epi32(a, b); }
+IS_INLINE vi vi_hi32(vi a, vi b) { return _mm256_unpackhi_epi32(a, b); }
+IS_INLINE vi vi_lo64(vi a, vi b) { return _mm256_unpacklo_epi64(a, b); }
+IS_INLINE vi vi_hi64(vi a, vi b) { return _mm256_unpackhi_epi64(a, b); }
+IS_INLINE void vi_put(void *p, vi v, size_t bytes)
+{
+    uint8_t end[32];
+
+    if (bytes == 32) {
+        _mm256_storeu_si256(p, v);
+        return;
+    }
+    _mm256_storeu_si256((void *)end, v);
+    memcpy(p, end, bytes);
+}
+
+#include "kv/kernels_body.h"
+
+const is_kernels is_kernels_avx2 = { "avx2", convert, rotate, copy, transpose16, transpose32 };
+#endif

@@ -1,0 +1,251 @@
+/* kernels_body.h - the SIMD kernels, written once over a small vector vocabulary that the including file defines:
+ *
+ *   IS_TARGET, IS_W           function attributes; floats per vector
+ *   vf, vi                    float and integer vectors; IS_LANES 128-bit lanes each
+ *   ld_T, st_T                whole vectors of type T = f32, f16, bf16 to and from vf
+ *   ldn_T, stn_T              the same for the first n elements (n <= 0 reads or writes nothing; missing ones load as 0)
+ *   v_mul, v_add, v_sub
+ *   v_even, v_odd             of 2 W interleaved floats (two vectors): even and odd ones, in an order of the ISA's choice
+ *   v_order                   W floats put into that order
+ *   v_low, v_high             inverse of v_even, v_odd: the two interleaved vectors
+ *   vi_rows                   one 128-bit load per lane from IS_LANES pointers
+ *   vi_lo16/hi16/lo32/hi32/lo64/hi64   in-lane unpacks
+ *   vi_put                    stores the first n bytes of a vector
+ *
+ * Included by kernels_avx2.c and kernels_avx512.c only. */
+#include <string.h>
+
+#define IS_SIZE_f32 4
+#define IS_SIZE_f16 2
+#define IS_SIZE_bf16 2
+
+/* ---- Convert -------------------------------------------------------------------------------------------------------------- */
+
+#define IS_CONVERT(F, T)                                                                                                       \
+    static IS_TARGET void convert_##F##_##T(const void *src, void *dst, size_t n)                                              \
+    {                                                                                                                          \
+        const uint8_t *s = src;                                                                                                \
+        uint8_t *d = dst;                                                                                                      \
+        size_t i = 0;                                                                                                          \
+                                                                                                                               \
+        for (; i + IS_W <= n; i += IS_W) st_##T(d + i * IS_SIZE_##T, ld_##F(s + i * IS_SIZE_##F));                             \
+        if (i < n) stn_##T(d + i * IS_SIZE_##T, ldn_##F(s + i * IS_SIZE_##F, (long)(n - i)), (long)(n - i));                   \
+    }
+
+/* Same types keep their bits; memmove because a rotation in place passes the same row. */
+#define IS_CONVERT_SAME(T)                                                                                                     \
+    static void convert_##T##_##T(const void *src, void *dst, size_t n)                                                        \
+    {                                                                                                                          \
+        memmove(dst, src, n * IS_SIZE_##T);                                                                                    \
+    }
+
+/* ---- Rotate --------------------------------------------------------------------------------------------------------------- */
+
+/* One vector of pairs: both halves are loaded before anything is stored, so that a row may be rotated in place. */
+#define IS_ROTATE_HALVES(F, T)                                                                                                 \
+    static IS_TARGET void halves_##F##_##T(const is_rotate *r)                                                                 \
+    {                                                                                                                          \
+        const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
+        const size_t src_step = r->src_step, dst_step = r->dst_step, table_step = r->table_step;                               \
+        const uint8_t *s = r->src;                                                                                             \
+        const float *cos = r->cos, *sin = r->sin;                                                                              \
+        uint8_t *d = r->dst;                                                                                                   \
+                                                                                                                               \
+        for (size_t t = r->n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {                  \
+            const uint8_t *s0 = s + begin * IS_SIZE_##F, *s1 = s0 + half * IS_SIZE_##F;                                        \
+            uint8_t *d0 = d + begin * IS_SIZE_##T, *d1 = d0 + half * IS_SIZE_##T;                                              \
+            size_t i = 0;                                                                                                      \
+                                                                                                                               \
+            if (begin) convert_##F##_##T(s, d, begin);                                                                         \
+            for (; i + IS_W <= half; i += IS_W) {                                                                              \
+                vf a = ld_##F(s0 + i * IS_SIZE_##F), b = ld_##F(s1 + i * IS_SIZE_##F);                                         \
+                vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                   \
+                                                                                                                               \
+                st_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)));                                                 \
+                st_##T(d1 + i * IS_SIZE_##T, v_add(v_mul(a, z), v_mul(b, c)));                                                 \
+            }                                                                                                                  \
+            if (i < half) {                                                                                                    \
+                long k = (long)(half - i);                                                                                     \
+                vf a = ldn_##F(s0 + i * IS_SIZE_##F, k), b = ldn_##F(s1 + i * IS_SIZE_##F, k);                                 \
+                vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                   \
+                                                                                                                               \
+                stn_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)), k);                                             \
+                stn_##T(d1 + i * IS_SIZE_##T, v_add(v_mul(a, z), v_mul(b, c)), k);                                             \
+            }                                                                                                                  \
+            if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                             \
+        }                                                                                                                      \
+    }
+
+#define IS_ROTATE_ADJACENT(F, T)                                                                                               \
+    static IS_TARGET void adjacent_##F##_##T(const is_rotate *r)                                                               \
+    {                                                                                                                          \
+        const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
+        const size_t src_step = r->src_step, dst_step = r->dst_step, table_step = r->table_step;                               \
+        const uint8_t *s = r->src;                                                                                             \
+        const float *cos = r->cos, *sin = r->sin;                                                                              \
+        uint8_t *d = r->dst;                                                                                                   \
+                                                                                                                               \
+        for (size_t t = r->n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {                  \
+            const uint8_t *s0 = s + begin * IS_SIZE_##F;                                                                       \
+            uint8_t *d0 = d + begin * IS_SIZE_##T;                                                                             \
+            size_t i = 0;                                                                                                      \
+                                                                                                                               \
+            if (begin) convert_##F##_##T(s, d, begin);                                                                         \
+            for (; i + IS_W <= half; i += IS_W) {                                                                              \
+                vf p = ld_##F(s0 + 2 * i * IS_SIZE_##F), q = ld_##F(s0 + (2 * i + IS_W) * IS_SIZE_##F);                        \
+                vf a = v_even(p, q), b = v_odd(p, q);                                                                          \
+                vf c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                                                 \
+                vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                 \
+                                                                                                                               \
+                st_##T(d0 + 2 * i * IS_SIZE_##T, v_low(y0, y1));                                                               \
+                st_##T(d0 + (2 * i + IS_W) * IS_SIZE_##T, v_high(y0, y1));                                                     \
+            }                                                                                                                  \
+            if (i < half) {                                                                                                    \
+                long k = 2 * (long)(half - i), k0 = k < IS_W ? k : IS_W, k1 = k - k0;                                          \
+                vf p = ldn_##F(s0 + 2 * i * IS_SIZE_##F, k0), q = ldn_##F(s0 + (2 * i + IS_W) * IS_SIZE_##F, k1);              \
+                vf a = v_even(p, q), b = v_odd(p, q);                                                                          \
+                vf c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                                                 \
+                vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                 \
+                                                                                                                               \
+                stn_##T(d0 + 2 * i * IS_SIZE_##T, v_low(y0, y1), k0);                                                          \
+                stn_##T(d0 + (2 * i + IS_W) * IS_SIZE_##T, v_high(y0, y1), k1);                                                \
+            }                                                                                                                  \
+            if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                             \
+        }                                                                                                                      \
+    }
+
+#define IS_PAIR_OF_TYPES(F, T) IS_ROTATE_HALVES(F, T) IS_ROTATE_ADJACENT(F, T)
+
+IS_CONVERT_SAME(f32)
+IS_CONVERT_SAME(f16)
+IS_CONVERT_SAME(bf16)
+IS_CONVERT(f32, f16)
+IS_CONVERT(f32, bf16)
+IS_CONVERT(f16, f32)
+IS_CONVERT(f16, bf16)
+IS_CONVERT(bf16, f32)
+IS_CONVERT(bf16, f16)
+IS_PAIR_OF_TYPES(f32, f32)
+IS_PAIR_OF_TYPES(f32, f16)
+IS_PAIR_OF_TYPES(f32, bf16)
+IS_PAIR_OF_TYPES(f16, f32)
+IS_PAIR_OF_TYPES(f16, f16)
+IS_PAIR_OF_TYPES(f16, bf16)
+IS_PAIR_OF_TYPES(bf16, f32)
+IS_PAIR_OF_TYPES(bf16, f16)
+IS_PAIR_OF_TYPES(bf16, bf16)
+
+/* Indexed by is_codec: f32 = 0, f16 = 1, bf16 = 2. */
+#define IS_TABLE(prefix)                                                                                                       \
+    {                                                                                                                          \
+        { prefix##_f32_f32, prefix##_f32_f16, prefix##_f32_bf16 }, { prefix##_f16_f32, prefix##_f16_f16, prefix##_f16_bf16 },  \
+        { prefix##_bf16_f32, prefix##_bf16_f16, prefix##_bf16_bf16 },                                                          \
+    }
+
+static void convert(is_codec from, const void *src, is_codec to, void *dst, size_t n)
+{
+    static void (*const table[3][3])(const void *, void *, size_t) = IS_TABLE(convert);
+
+    table[from][to](src, dst, n);
+}
+
+static void rotate(const is_rotate *r)
+{
+    static void (*const table_halves[3][3])(const is_rotate *) = IS_TABLE(halves);
+    static void (*const table_adjacent[3][3])(const is_rotate *) = IS_TABLE(adjacent);
+
+    (r->pairing == IS_PAIR_HALVES ? table_halves : table_adjacent)[r->from][r->to](r);
+}
+
+/* ---- Copy ----------------------------------------------------------------------------------------------------------------- */
+
+static IS_TARGET void copy(const void *src, size_t src_step, void *dst, size_t dst_step, size_t row_bytes, size_t n_rows)
+{
+    const uint8_t *s = src;
+    uint8_t *d = dst;
+
+    if (row_bytes == src_step && row_bytes == dst_step) { /* one run */
+        memcpy(d, s, row_bytes * n_rows);
+        return;
+    }
+    if (row_bytes % (4 * IS_W)) {
+        for (; n_rows--; s += src_step, d += dst_step) memcpy(d, s, row_bytes);
+        return;
+    }
+    for (; n_rows--; s += src_step, d += dst_step)
+        for (size_t i = 0; i < row_bytes; i += 4 * IS_W) vi_set(d + i, vi_get(s + i));
+}
+
+/* ---- Transpose ------------------------------------------------------------------------------------------------------------ */
+
+/* IS_LANES x 8 rows by 8 columns of 16 bits. A vector takes row i of every lane's eight, so three stages of in-lane unpacks
+ * give whole columns: no shuffle crosses lanes. Rows past the end repeat the last one and are not stored. */
+static IS_TARGET void block16(const uint8_t *const *row, size_t at, uint8_t *dst, size_t dst_step, size_t bytes)
+{
+    vi r0 = vi_rows(row + 0, at), r1 = vi_rows(row + 1, at), r2 = vi_rows(row + 2, at), r3 = vi_rows(row + 3, at);
+    vi r4 = vi_rows(row + 4, at), r5 = vi_rows(row + 5, at), r6 = vi_rows(row + 6, at), r7 = vi_rows(row + 7, at);
+    vi a0 = vi_lo16(r0, r1), a1 = vi_hi16(r0, r1), a2 = vi_lo16(r2, r3), a3 = vi_hi16(r2, r3);
+    vi a4 = vi_lo16(r4, r5), a5 = vi_hi16(r4, r5), a6 = vi_lo16(r6, r7), a7 = vi_hi16(r6, r7);
+    vi b0 = vi_lo32(a0, a2), b1 = vi_hi32(a0, a2), b2 = vi_lo32(a1, a3), b3 = vi_hi32(a1, a3);
+    vi b4 = vi_lo32(a4, a6), b5 = vi_hi32(a4, a6), b6 = vi_lo32(a5, a7), b7 = vi_hi32(a5, a7);
+
+    vi_put(dst + 0 * dst_step, vi_lo64(b0, b4), bytes);
+    vi_put(dst + 1 * dst_step, vi_hi64(b0, b4), bytes);
+    vi_put(dst + 2 * dst_step, vi_lo64(b1, b5), bytes);
+    vi_put(dst + 3 * dst_step, vi_hi64(b1, b5), bytes);
+    vi_put(dst + 4 * dst_step, vi_lo64(b2, b6), bytes);
+    vi_put(dst + 5 * dst_step, vi_hi64(b2, b6), bytes);
+    vi_put(dst + 6 * dst_step, vi_lo64(b3, b7), bytes);
+    vi_put(dst + 7 * dst_step, vi_hi64(b3, b7), bytes);
+}
+
+/* IS_LANES x 4 rows by 4 columns of 32 bits, the same way. */
+static IS_TARGET void block32(const uint8_t *const *row, size_t at, uint8_t *dst, size_t dst_step, size_t bytes)
+{
+    vi r0 = vi_rows4(row + 0, at), r1 = vi_rows4(row + 1, at), r2 = vi_rows4(row + 2, at), r3 = vi_rows4(row + 3, at);
+    vi a0 = vi_lo32(r0, r1), a1 = vi_hi32(r0, r1), a2 = vi_lo32(r2, r3), a3 = vi_hi32(r2, r3);
+
+    vi_put(dst + 0 * dst_step, vi_lo64(a0, a2), bytes);
+    vi_put(dst + 1 * dst_step, vi_hi64(a0, a2), bytes);
+    vi_put(dst + 2 * dst_step, vi_lo64(a1, a3), bytes);
+    vi_put(dst + 3 * dst_step, vi_hi64(a1, a3), bytes);
+}
+
+/* Columns that do not fill a block of 128-bit loads. */
+static void transpose_rest(const uint8_t *src, size_t src_step, uint8_t *dst, size_t dst_step, size_t n_rows, size_t n_cols, size_t b)
+{
+    for (size_t c = 0; c < n_cols; c++)
+        for (size_t r = 0; r < n_rows; r++) memcpy(dst + c * dst_step + r * b, src + r * src_step + c * b, b);
+}
+
+static IS_TARGET void transpose16(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols)
+{
+    enum { ROWS = 8 * IS_LANES, COLS = 8 };
+    size_t whole = n_cols - n_cols % COLS;
+
+    for (size_t r = 0; r < n_rows; r += ROWS) {
+        const uint8_t *row[ROWS], *s = (const uint8_t *)src + r * src_step;
+        size_t n = n_rows - r < ROWS ? n_rows - r : ROWS;
+        uint8_t *d = (uint8_t *)dst + 2 * r;
+
+        for (size_t i = 0; i < ROWS; i++) row[i] = s + (i < n ? i : n - 1) * src_step;
+        for (size_t c = 0; c < whole; c += COLS) block16(row, 2 * c, d + c * dst_step, dst_step, 2 * n);
+        if (whole < n_cols) transpose_rest(s + 2 * whole, src_step, d + whole * dst_step, dst_step, n, n_cols - whole, 2);
+    }
+}
+
+static IS_TARGET void transpose32(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols)
+{
+    enum { ROWS = 4 * IS_LANES, COLS = 4 };
+    size_t whole = n_cols - n_cols % COLS;
+
+    for (size_t r = 0; r < n_rows; r += ROWS) {
+        const uint8_t *row[ROWS], *s = (const uint8_t *)src + r * src_step;
+        size_t n = n_rows - r < ROWS ? n_rows - r : ROWS;
+        uint8_t *d = (uint8_t *)dst + 4 * r;
+
+        for (size_t i = 0; i < ROWS; i++) row[i] = s + (i < n ? i : n - 1) * src_step;
+        for (size_t c = 0; c < whole; c += COLS) block32(row, 4 * c, d + c * dst_step, dst_step, 4 * n);
+        if (whole < n_cols) transpose_rest(s + 4 * whole, src_step, d + whole * dst_step, dst_step, n, n_cols - whole, 4);
+    }
+}

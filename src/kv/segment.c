@@ -1,0 +1,158 @@
+/* segment.c - one encoded span's rows in memory. */
+#include "kv/segment.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kv/kernels.h"
+#include "kv/segment_layout.h"
+
+static is_status no_memory(void)
+{
+    return is_fail(INFERSCALE_E_NOMEM, "out of memory for a KV segment; lower the RAM budget (--ram) or free memory");
+}
+
+/* Offsets of all planes; returns the payload's size. Cannot overflow: tokens, row size and planes are bounded (2^20 each of the
+ * first two times 4 bytes, 2^12 planes). */
+static uint64_t lay_out(is_segment *s)
+{
+    uint64_t at = 0;
+
+    for (uint32_t i = 0; i < s->geometry->n_planes; i++) {
+        const is_plane *p = &s->geometry->planes[i];
+
+        s->plane_at[i] = at;
+        at += is_segment_head_bytes(s, p) * p->n_heads;
+        at = (at + IS_SEGMENT_ALIGN - 1) / IS_SEGMENT_ALIGN * IS_SEGMENT_ALIGN;
+    }
+    return at;
+}
+
+static void destroy(is_segment *s)
+{
+    is_free(s->payload);
+    is_free(s->plane_at);
+    is_free(s->tokens);
+    is_geometry_free(s->geometry);
+    is_free(s);
+}
+
+static is_status fill(is_segment *s, const is_segment_desc *desc, uint64_t max_payload)
+{
+    size_t n_planes = desc->geometry->n_planes, token_bytes = desc->n_tokens * sizeof *s->tokens;
+
+    s->desc = *desc;
+    s->geometry = is_geometry_copy(desc->geometry);
+    s->tokens = is_malloc(token_bytes);
+    s->plane_at = is_malloc(n_planes * sizeof *s->plane_at);
+    if (!s->geometry || !s->tokens || !s->plane_at) return no_memory();
+    memcpy(s->tokens, desc->tokens, token_bytes);
+    s->desc.geometry = s->geometry;
+    s->desc.tokens = s->tokens;
+    s->payload_bytes = lay_out(s);
+    if (s->payload_bytes > max_payload)
+        return is_fail(INFERSCALE_E_CORRUPT, "a KV segment is smaller than its header says; it is damaged, encode its facts again");
+    if (s->payload_bytes > SIZE_MAX / 2) return no_memory();
+    s->payload = is_malloc_aligned(IS_SEGMENT_ALIGN, (size_t)s->payload_bytes);
+    if (!s->payload) return no_memory();
+    s->bytes = (size_t)s->payload_bytes + token_bytes + n_planes * (sizeof *s->plane_at + sizeof(is_plane)) + sizeof *s;
+    for (uint32_t i = 0; i < s->geometry->n_freqs; i++) s->bytes += sizeof(is_freqs) + s->geometry->freqs[i].n_pairs * sizeof(double);
+    return INFERSCALE_OK;
+}
+
+is_status is_segment_alloc(const is_segment_desc *desc, uint64_t max_payload, is_segment **out)
+{
+    is_segment *s;
+    is_status st;
+
+    *out = NULL;
+    IS_TRY(is_geometry_check(desc->geometry));
+    if (desc->n_tokens < 1 || desc->n_tokens > IS_SEGMENT_MAX_TOKENS || !desc->tokens)
+        return is_fail(INFERSCALE_E_INVALID, "a KV segment of %u tokens; spans must have 1 to %d", desc->n_tokens, IS_SEGMENT_MAX_TOKENS);
+    if (desc->codec != IS_CODEC_F32 && desc->codec != IS_CODEC_F16 && desc->codec != IS_CODEC_BF16)
+        return is_fail(INFERSCALE_E_INVALID, "unknown codec %d of a KV segment; use f16, bf16 or f32", (int)desc->codec);
+    s = is_calloc(1, sizeof *s);
+    if (!s) return no_memory();
+    atomic_init(&s->refs, 1);
+    st = fill(s, desc, max_payload);
+    if (st != INFERSCALE_OK) {
+        destroy(s);
+        return st;
+    }
+    *out = s;
+    return INFERSCALE_OK;
+}
+
+/* What would become infinite, or is not a number, must not be stored: attention over it would spoil every answer it serves. */
+static is_status check_values(const float *x, size_t n, is_codec codec, uint32_t plane)
+{
+    float limit = codec == IS_CODEC_F16 ? 65520.0f : codec == IS_CODEC_BF16 ? 0x1.ffp127f : INFINITY;
+    size_t wrong = 0;
+
+    for (size_t i = 0; i < n; i++) wrong += !(fabsf(x[i]) < limit);
+    if (!wrong) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_UNSUPPORTED, "%zu values of KV plane %u are outside the range of %s; use --codec %s, or serve this "
+                   "model from text (--mode text)", wrong, plane, is_codec_name(codec), codec == IS_CODEC_F16 ? "bf16" : "f32");
+}
+
+/* rows F32 [n_tokens][n_heads][head_dim] -> [head][token][dim] of the codec. */
+static void encode_plane(is_segment *s, uint32_t plane, const float *rows)
+{
+    const is_plane *p = &s->geometry->planes[plane];
+    size_t row = (size_t)p->head_dim * is_codec_bytes(s->desc.codec);
+    uint8_t *dst = s->payload + s->plane_at[plane];
+    uint64_t used = is_segment_head_bytes(s, p) * p->n_heads;
+    uint64_t end = plane + 1 < s->geometry->n_planes ? s->plane_at[plane + 1] : s->payload_bytes;
+
+    for (uint32_t h = 0; h < p->n_heads; h++)
+        for (uint32_t t = 0; t < s->desc.n_tokens; t++, dst += row)
+            is_codec_encode(s->desc.codec, rows + (size_t)t * is_plane_width(p) + (size_t)h * p->head_dim, dst, p->head_dim);
+    memset(dst, 0, (size_t)(end - s->plane_at[plane] - used));
+}
+
+is_status is_segment_new(const is_segment_desc *desc, const float *const *rows, is_segment **out)
+{
+    is_segment *s;
+
+    *out = NULL;
+    IS_TRY(is_segment_alloc(desc, UINT64_MAX, &s));
+    for (uint32_t i = 0; i < s->geometry->n_planes; i++) {
+        size_t n = (size_t)is_plane_width(&s->geometry->planes[i]) * s->desc.n_tokens;
+        is_status st = check_values(rows[i], n, s->desc.codec, i);
+
+        if (st != INFERSCALE_OK) {
+            is_segment_unref(s);
+            return st;
+        }
+        encode_plane(s, i, rows[i]);
+    }
+    *out = s;
+    return INFERSCALE_OK;
+}
+
+is_segment *is_segment_ref(is_segment *s)
+{
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
+}
+
+void is_segment_unref(is_segment *s)
+{
+    if (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) destroy(s);
+}
+
+const is_segment_desc *is_segment_info(const is_segment *s)
+{
+    return &s->desc;
+}
+
+const void *is_segment_head(const is_segment *s, uint32_t plane, uint32_t head)
+{
+    return s->payload + s->plane_at[plane] + is_segment_head_bytes(s, &s->geometry->planes[plane]) * head;
+}
+
+size_t is_segment_bytes(const is_segment *s)
+{
+    return s->bytes;
+}
