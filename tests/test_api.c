@@ -3,6 +3,7 @@
  * every fallback is told, bad input is refused with a sentence. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
