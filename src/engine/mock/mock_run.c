@@ -53,7 +53,7 @@ is_status mock_capture(void *impl, is_capture *c)
     if (!c->n_span || !c->rows)
         return is_fail(INFERSCALE_E_INVALID, "nothing to capture: give a span of tokens and room for its rows");
     if (c->pos0 + total > m->opt.n_ctx)
-        return is_fail(INFERSCALE_E_CONTEXT, "%llu tokens from position %u exceed the context of %u; shorten the encoding context",
+        return is_fail(INFERSCALE_E_CONTEXT, "%llu tokens from position %u exceed the context of %u; shorten what comes before",
                        (unsigned long long)total, c->pos0, m->opt.n_ctx);
     IS_TRY(mock_check_tokens(c->context, c->n_context, "the context"));
     IS_TRY(mock_check_tokens(c->span, c->n_span, "the span"));
@@ -194,7 +194,7 @@ static double unit(uint64_t x)
     return (double)(x >> 11) / 9007199254740992.0;
 }
 
-/* Token ids decide the answer; the rows that were seen move the logits a little (an approximation's error), foreign ones a lot. */
+/* Token ids decide the answer; the rows that were seen move the logits a little (an approximation's error), foreign a lot. */
 static void make_logits(is_run *r)
 {
     uint64_t seen = r->seen;
@@ -259,7 +259,7 @@ static is_status check_plan(const is_run *r, const is_plan *plan)
         }
         resident = false;
         if (part->pos != pos)
-            return is_fail(INFERSCALE_E_INVALID, "part %u stands at position %u, the sequence at %llu; parts must be contiguous", i,
+            return is_fail(INFERSCALE_E_INVALID, "part %u stands at position %u, the sequence at %llu; leave no gap", i,
                            part->pos, (unsigned long long)pos);
         if (part->source == IS_SRC_STORED) IS_TRY(check_segment(r->m, part));
         else if (part->source != IS_SRC_COMPUTED)
