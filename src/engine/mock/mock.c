@@ -109,7 +109,8 @@ static const is_engine_vtable mock_engine = {
     .name = "mock", .open = mock_open, .close = mock_close, .info = mock_info, .geometry = mock_get_geometry,
     .chat_format = mock_chat_format, .tokenize = mock_tokenize, .tokens_free = mock_tokens_free,
     .token_piece = mock_token_piece, .is_eog = mock_is_eog, .capture = mock_capture, .start = mock_start,
-    .extend = mock_extend, .sample = mock_sample, .feed = mock_feed, .logits = mock_logits, .run_tokens = mock_run_tokens, .finish = mock_finish,
+    .extend = mock_extend, .sample = mock_sample, .feed = mock_feed, .logits = mock_logits,
+    .run_tokens = mock_run_tokens, .finish = mock_finish,
 };
 
 static const is_plugin plugin = {
