@@ -1,0 +1,26 @@
+/* ram_tier.h - segments kept in memory within a byte budget, least recently used out first (private to the kv room).
+ *
+ * Not thread safe: the vault's lock covers it. An evicted segment that somebody still holds lives on until he lets go; it is
+ * simply no longer counted here. */
+#ifndef IS_KV_RAM_TIER_H
+#define IS_KV_RAM_TIER_H
+
+#include "kv/segment.h"
+
+typedef struct ram_entry ram_entry;
+
+typedef struct ram_tier {
+    uint64_t budget, bytes, evictions;
+    size_t n_entries, n_buckets;  /* n_buckets: a power of two, 0 at first */
+    ram_entry **buckets;
+    ram_entry *newest, *oldest;
+} ram_tier;
+
+void ram_clear(ram_tier *r);                                          /* empties it and frees the table */
+is_segment *ram_get(ram_tier *r, const uint8_t name[IS_HASH_BYTES]);  /* a new reference, now the newest; NULL if it is not there */
+bool ram_has(const ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
+/* Keeps s (taking a reference) unless it is larger than the budget or memory is out: the tier is only a convenience. */
+void ram_put(ram_tier *r, is_segment *s);
+void ram_drop(ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
+
+#endif
