@@ -35,7 +35,8 @@ is_status is_embedder_open(const char *plugin_dir, const char *engine, const cha
     name = is_url(spec) ? "embed-http" : engine && *engine ? engine : "llama";
     IS_TRY(is_plugin_load(plugin_dir, name, &plugin));
     if (!plugin->embedder)
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "the plug-in %s has no embedder; use the llama engine's or an http(s) URL", name);
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "the plug-in %s has no embedder; use the llama engine's or an http(s) URL",
+                       name);
     is_embedder *e = is_calloc(1, sizeof *e);
     if (!e) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the embedder; free some and try again");
     e->v = plugin->embedder;
@@ -45,7 +46,8 @@ is_status is_embedder_open(const char *plugin_dir, const char *engine, const cha
         e->dim = e->v->dim(e->impl);
         e->v->fingerprint(e->impl, e->fingerprint);
         if (e->dim == 0 || e->dim > MAX_DIM)
-            st = is_fail(INFERSCALE_E_UNSUPPORTED, "the embedder's vectors have %u dimensions; 1 to %d are supported", e->dim, MAX_DIM);
+            st = is_fail(INFERSCALE_E_UNSUPPORTED, "the embedder's vectors have %u dimensions; 1 to %d are supported", e->dim,
+                         MAX_DIM);
     }
     if (st != INFERSCALE_OK) {
         is_embedder_close(e);
@@ -95,7 +97,8 @@ is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, 
     if (st != INFERSCALE_OK) return st;
     for (size_t i = 0; i < n * e->dim; i++)
         if (!isfinite(out[i]))
-            return is_fail(INFERSCALE_E_ENGINE, "the embedder gave a value that is no number for text %zu; check the embedder's model",
+            return is_fail(INFERSCALE_E_ENGINE,
+                           "the embedder gave a value that is no number for text %zu; check the embedder's model",
                            i / e->dim + 1);
     return INFERSCALE_OK;
 }

@@ -31,7 +31,8 @@ static void at(place *p, const char *fmt, ...)
 
 static is_status wrong(const place *p, const char *expected)
 {
-    return is_fail(INFERSCALE_E_PARSE, "conversation %s, %s: expected %s; use a LoCoMo file as published", p->conversation, p->at, expected);
+    return is_fail(INFERSCALE_E_PARSE, "conversation %s, %s: expected %s; use a LoCoMo file as published", p->conversation,
+                   p->at, expected);
 }
 
 static is_status no_memory(void)
@@ -62,8 +63,8 @@ static is_status more(void *array, size_t n, size_t size, void *element)
 
 static int month_of(const char *s)
 {
-    static const char *const names[] = {"january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
-                                        "november", "december"};
+    static const char *const names[] = {"january", "february", "march", "april", "may", "june",
+                                        "july", "august", "september", "october", "november", "december"};
     for (int i = 0; i < 12; i++)
         if (strcmp(s, names[i]) == 0) return i + 1;
     return 0;
@@ -80,13 +81,13 @@ int64_t locomo_time(const char *s)
     int h, mi, d, y, end = 0;
     char half[3], month[16];
 
-    if (!s || sscanf(s, " %2d:%2d %2[apAPmM] on %2d %15[A-Za-z] , %4d %n", &h, &mi, half, &d, month, &y, &end) != 6 || s[end]) return 0;
+    if (!s || sscanf(s, " %2d:%2d %2[apAPmM] on %2d %15[A-Za-z] , %4d %n", &h, &mi, half, &d, month, &y, &end) != 6) return 0;
+    if (s[end]) return 0;
     for (char *c = month; *c; c++) *c = (char)tolower((unsigned char)*c);
     for (char *c = half; *c; c++) *c = (char)tolower((unsigned char)*c);
     int m = month_of(month);
-    if ((strcmp(half, "am") != 0 && strcmp(half, "pm") != 0) || m == 0 || h < 1 || h > 12 || mi < 0 || mi > 59 || y < 1000 || d < 1 ||
-        d > days_in(y, m))
-        return 0;
+    if ((strcmp(half, "am") != 0 && strcmp(half, "pm") != 0) || h < 1 || h > 12 || mi < 0 || mi > 59) return 0;
+    if (m == 0 || y < 1000 || d < 1 || d > days_in(y, m)) return 0;
     h = h % 12 + (half[0] == 'p' ? 12 : 0);
     return is_days_from_civil(y, m, d) * 86400 + h * 3600 + mi * 60;
 }
@@ -183,8 +184,8 @@ static is_status read_turns(place *p, const json_t *conv, locomo_conversation *c
 
 /* ---- Turn ids ------------------------------------------------------------------------------------------------------------ */
 
-/* Adds every "D<session>:<turn>" found in s (the published files hold "D8:6; D9:17" and "D:11:26"), leading zeros taken off, once
- * each. */
+/* Adds every "D<session>:<turn>" found in s, once each, leading zeros taken off (the published files hold "D8:6; D9:17" and
+ * "D:11:26"). */
 static is_status add_dia_ids(const char *s, char ***ids, size_t *n)
 {
     for (const char *q = s; (q = strchr(q, 'D')); q++) {

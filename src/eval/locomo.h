@@ -36,7 +36,8 @@ is_status locomo_parse(const char *json, size_t n, locomo **out);
 is_status locomo_load(const char *path, locomo **out);
 void locomo_free(locomo *l);
 const locomo_conversation *locomo_find(const locomo *l, const char *id); /* NULL = not there */
-/* What a turn says, with the caption of its picture: "text [caption]"; "" if there is neither. is_free'd; NULL = out of memory. */
+/* What a turn says, with the caption of its picture: "text [caption]"; "" if there is neither. is_free'd; NULL = out of
+ * memory. */
 char *locomo_turn_text(const locomo_turn *t);
 /* "1:56 pm on 8 May, 2023" -> epoch; 0 if it does not parse. */
 int64_t locomo_time(const char *s);

@@ -51,9 +51,8 @@ static is_status open_bank(work *w)
 
     snprintf(w->dir, sizeof w->dir, "%s/inferscale-eval-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(w->dir)) {
-        is_status st = is_fail_errno("cannot make a temporary folder in %s (set TMPDIR to one that can be written)", tmp ? tmp : "/tmp");
         w->dir[0] = 0;
-        return st;
+        return is_fail_errno("cannot make a temporary folder (set TMPDIR to a folder that can be written)");
     }
     snprintf(path, sizeof path, "%s/bank.db", w->dir);
     IS_TRY(is_bank_open(path, false, &w->bank));
@@ -91,9 +90,11 @@ static is_status add_turns(work *w, const is_partition *p, const inferscale_scop
         const locomo_turn *t = &c->turns[i];
         char *text = locomo_turn_text(t);
         if (!text) return no_memory();
-        inferscale_turn turn = {.conversation = c->id, .speaker = t->speaker, .text = text, .external_id = t->dia_id, .time = t->time};
+        inferscale_turn turn = {.conversation = c->id, .speaker = t->speaker, .text = text, .external_id = t->dia_id,
+                                .time = t->time};
         credit *cr = &w->credits[w->n_credits];
-        is_status st = is_utf8_blank(text, strlen(text)) ? INFERSCALE_OK : is_bank_add_turns(w->bank, p, scope, &turn, 1, &cr->id);
+        is_status st = INFERSCALE_OK;
+        if (!is_utf8_blank(text, strlen(text))) st = is_bank_add_turns(w->bank, p, scope, &turn, 1, &cr->id);
         is_free(text);
         if (st != INFERSCALE_OK) return st;
         if (!cr->id) continue;
@@ -133,13 +134,15 @@ static is_status embed_some(work *w, const is_partition *p, const int64_t *ids, 
     for (size_t i = 0; st == INFERSCALE_OK && i < items->n; i++) {
         float scale;
         is_quantize_i8(vectors + i * dim, dim, q, &scale);
-        st = is_bank_put_embedding(w->bank, p, is_embedder_fingerprint(e), items->items[i].id, items->items[i].version, q, dim, scale);
+        st = is_bank_put_embedding(w->bank, p, is_embedder_fingerprint(e), items->items[i].id, items->items[i].version, q,
+                                   dim, scale);
     }
     for (size_t i = 0; i < BATCH; i++) is_free(texts[i]);
     inferscale_list_free(items);
     is_free(q);
     w->done += n;
-    if (st == INFERSCALE_OK && w->opts->on_progress && w->opts->on_progress(w->opts->progress_ctx, w->done, w->total, "embedding"))
+    if (st != INFERSCALE_OK || !w->opts->on_progress) return st;
+    if (w->opts->on_progress(w->opts->progress_ctx, w->done, w->total, "embedding"))
         return is_fail(INFERSCALE_E_CANCELLED, "the evaluation was cancelled");
     return st;
 }
@@ -323,7 +326,8 @@ is_status recall_eval_run(const locomo *l, const recall_eval_opts *opts, recall_
     if (opts->n_k == 0 || opts->n_k > RECALL_EVAL_MAX_K)
         return is_fail(INFERSCALE_E_INVALID, "give 1 to %d values of k", RECALL_EVAL_MAX_K);
     if (opts->conversation && !locomo_find(l, opts->conversation))
-        return is_fail(INFERSCALE_E_NOTFOUND, "there is no conversation %s in the file; leave --conversation out to use all", opts->conversation);
+        return is_fail(INFERSCALE_E_NOTFOUND, "there is no conversation %s in the file; leave --conversation out to use all",
+                       opts->conversation);
     work *w = is_calloc(1, sizeof *w);
     if (!w) return no_memory();
     w->opts = opts;

@@ -1,7 +1,7 @@
 /* recall_eval.h - how much of the gold evidence does recall find? (evaluation only)
  *
- * Each conversation is remembered in a bank of its own in a temporary folder; each question is asked of it. A question's recall is
- * the part of its evidence turns that the k results credit: a turn credits itself, an observation the turns it cites. */
+ * Each conversation is remembered in a partition of a temporary bank; each question is asked of it. A question's recall is the
+ * part of its evidence turns that the k results credit: a turn credits itself, an observation the turns it cites. */
 #ifndef IS_EVAL_RECALL_EVAL_H
 #define IS_EVAL_RECALL_EVAL_H
 

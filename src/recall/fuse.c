@@ -114,7 +114,8 @@ is_status is_fuse(const double *lexical, const float *dense, const bool *keep, s
         uint32_t item = lex.v[i].item;
         double d = dense && !isnan(dense[item]) ? dense[item] : 0;
         if (i && item == lex.v[i - 1].item) continue;
-        c[count++] = (is_ranked){item, lexical[item], d, method == INFERSCALE_DENSE ? d : method == INFERSCALE_LEXICAL ? lexical[item] : 0};
+        double score = method == INFERSCALE_DENSE ? d : method == INFERSCALE_LEXICAL ? lexical[item] : 0;
+        c[count++] = (is_ranked){item, lexical[item], d, score};
     }
     if (method == INFERSCALE_FUSED) IS_TRY_GOTO(st, end, fuse_candidates(c, count, dense));
     qsort(c, count, sizeof *c, by_score);

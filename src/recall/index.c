@@ -90,7 +90,8 @@ static is_status enter_name(is_index *x, const char *name, uint32_t *out)
     return INFERSCALE_OK;
 }
 
-void is_index_key(const inferscale_item *item, const char *prev_speaker, const char *prev_text, char date[32], const char *parts[5])
+void is_index_key(const inferscale_item *item, const char *prev_speaker, const char *prev_text, char date[32],
+                  const char *parts[5])
 {
     bool turn = item->kind == INFERSCALE_TURNS;
     is_date_text(item->event_time, date);
@@ -166,14 +167,16 @@ static is_status add_vector(void *ctx, int64_t id, const int8_t *q, uint32_t dim
     is_index *x = ctx;
     is_entry *e = find_item(x, id);
 
-    if (!e || e->row != IS_NO_ROW) return INFERSCALE_OK; /* written after the items were read (the next sync takes it), or held */
+    /* Held already, or of an item written after the items were read: the next sync takes that one. */
+    if (!e || e->row != IS_NO_ROW) return INFERSCALE_OK;
     if (x->dim == 0) {
         x->dim = dim;
         x->stride = ((size_t)dim + 63) & ~(size_t)63;
     }
     if (dim == 0 || dim != x->dim)
-        return is_fail(INFERSCALE_E_CORRUPT, "item %lld has a vector of %u dimensions among vectors of %u; delete the embeddings and "
-                       "embed again", (long long)id, dim, x->dim);
+        return is_fail(INFERSCALE_E_CORRUPT,
+                       "item %lld has a vector of %u dimensions among vectors of %u; embed this store again",
+                       (long long)id, dim, x->dim);
     IS_TRY(grow_rows(x));
     memset(x->rows + x->n_rows * x->stride + dim, 0, x->stride - dim);
     memcpy(x->rows + x->n_rows * x->stride, q, dim);
@@ -224,7 +227,8 @@ is_status is_index_dense(const is_index *x, const float *v, uint32_t dim, float 
     for (size_t i = 0; i < x->n; i++) cosine[i] = NAN;
     if (x->n_rows == 0) return INFERSCALE_OK;
     if (dim != x->dim)
-        return is_fail(INFERSCALE_E_INVALID, "the query's vector has %u dimensions, the stored ones %u; use the embedder that made them",
+        return is_fail(INFERSCALE_E_INVALID,
+                       "the query's vector has %u dimensions, the stored ones %u; use the embedder that made them",
                        dim, x->dim);
     int8_t *q = is_malloc(dim);
     int32_t *dots = is_malloc(x->n_rows * sizeof *dots);

@@ -48,6 +48,7 @@ uint32_t is_index_name(const is_index *x, const char *name);
 is_status is_index_dense(const is_index *x, const float *v, uint32_t dim, float *cosine);
 
 /* The text that a turn or a fact is indexed under, in parts of which some may be empty; date is filled. */
-void is_index_key(const inferscale_item *item, const char *prev_speaker, const char *prev_text, char date[32], const char *parts[5]);
+void is_index_key(const inferscale_item *item, const char *prev_speaker, const char *prev_text, char date[32],
+                  const char *parts[5]);
 
 #endif

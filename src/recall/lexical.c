@@ -166,8 +166,8 @@ size_t is_lexical_docs(const is_lexical *x)
 
 size_t is_lexical_bytes(const is_lexical *x)
 {
-    return sizeof *x + x->arena_cap + x->cap_terms * sizeof *x->terms + x->n_slots * sizeof *x->slots + x->cap_docs * sizeof *x->docs +
-           x->posting_bytes;
+    return sizeof *x + x->arena_cap + x->cap_terms * sizeof *x->terms + x->n_slots * sizeof *x->slots +
+           x->cap_docs * sizeof *x->docs + x->posting_bytes;
 }
 
 /* ---- Scoring ------------------------------------------------------------------------------------------------------------- */

@@ -169,8 +169,9 @@ static is_status filter_metadata(is_bank *bank, const is_index *x, const is_part
     size_t n = 0;
     int64_t *ids = is_malloc((x->n ? x->n : 1) * sizeof *ids);
     bool *match = is_calloc(x->n ? x->n : 1, sizeof *match);
-    is_status st = ids && match ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while filtering; free some and try again");
+    is_status st = INFERSCALE_OK;
 
+    if (!ids || !match) st = is_fail(INFERSCALE_E_NOMEM, "out of memory while filtering; free some and try again");
     for (size_t i = 0; st == INFERSCALE_OK && i < x->n; i++)
         if (keep[i]) ids[n++] = x->items[i].id;
     if (st == INFERSCALE_OK) st = is_bank_match_metadata(bank, p, metadata, ids, n, match);
@@ -183,8 +184,8 @@ static is_status filter_metadata(is_bank *bank, const is_index *x, const is_part
 
 /* ---- The query ----------------------------------------------------------------------------------------------------------- */
 
-static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n, const inferscale_recall_options *o, is_hit **hits,
-                           size_t *n_hits)
+static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n, const inferscale_recall_options *o,
+                           is_hit **hits, size_t *n_hits)
 {
     is_hit *h = is_malloc((n ? n : 1) * sizeof *h);
     if (!h) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the results; ask for fewer");
@@ -206,7 +207,8 @@ static size_t count_unembedded(const is_index *x, const is_query *q, int kinds)
     return n;
 }
 
-static is_status search(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, is_hit **hits, size_t *n)
+static is_status search(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, is_hit **hits,
+                        size_t *n)
 {
     const inferscale_recall_options *o = q->options;
     size_t room = x->n ? x->n : 1, n_ranked = 0;
@@ -243,14 +245,18 @@ static is_status check(const is_query *q)
         return is_fail(INFERSCALE_E_INVALID, "search method %d is unknown; use fused, lexical or dense", o->method);
     if (o->kinds & ~(INFERSCALE_FACTS | INFERSCALE_TURNS))
         return is_fail(INFERSCALE_E_INVALID, "item kinds %d are unknown; use facts, turns or both", o->kinds);
-    if (o->from && o->to && o->from > o->to) return is_fail(INFERSCALE_E_INVALID, "the time window ends before it begins; swap its ends");
+    if (o->from && o->to && o->from > o->to)
+        return is_fail(INFERSCALE_E_INVALID, "the time window ends before it begins; swap its ends");
     if (o->method == INFERSCALE_DENSE && !q->vec)
-        return is_fail(INFERSCALE_E_INVALID, "a dense search needs an embedder; configure one, or search with fused or lexical");
-    if (q->vec && !q->fingerprint) return is_fail(INFERSCALE_E_INVALID, "the query's vector has no embedder fingerprint; pass it too");
+        return is_fail(INFERSCALE_E_INVALID,
+                       "a dense search needs an embedder; configure one, or search with fused or lexical");
+    if (q->vec && !q->fingerprint)
+        return is_fail(INFERSCALE_E_INVALID, "the query's vector has no embedder fingerprint; pass it too");
     return INFERSCALE_OK;
 }
 
-is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n, size_t *n_unembedded)
+is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n,
+                          size_t *n_unembedded)
 {
     is_partition now = *p;
     int kinds = q->options->kinds ? q->options->kinds : INFERSCALE_FACTS;

@@ -30,7 +30,8 @@ typedef struct is_hit {
 
 /* Best first; *hits is is_free'd. The index follows the bank's revision (other processes' writes included). *n_unembedded (may
  * be NULL) = items of the kinds asked for that have no vector. */
-is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n, size_t *n_unembedded);
+is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n,
+                          size_t *n_unembedded);
 /* What an item is embedded as: "Speaker: text" for turns, the bare text for facts. is_free'd; NULL = out of memory. */
 char *is_dense_text(const inferscale_item *item);
 /* The text to embed an item by: "Speaker: text" for turns, the bare text for facts. is_free'd; NULL = out of memory. */

@@ -25,8 +25,8 @@ static void scan_scalar(const int8_t *q, const int8_t *rows, size_t stride, uint
 
 #ifdef IS_SCAN_X86
 
-__attribute__((target("avx2"))) static void scan_avx2(const int8_t *q, const int8_t *rows, size_t stride, uint32_t dim, size_t n,
-                                                      int32_t *out)
+__attribute__((target("avx2")))
+static void scan_avx2(const int8_t *q, const int8_t *rows, size_t stride, uint32_t dim, size_t n, int32_t *out)
 {
     uint32_t whole = dim & ~31u;
     for (size_t i = 0; i < n; i++) {
@@ -54,8 +54,8 @@ static __mmask64 tail_mask(uint32_t left)
     return left >= 64 ? ~(__mmask64)0 : (((__mmask64)1 << left) - 1);
 }
 
-__attribute__((target("avx512f,avx512bw"))) static void scan_avx512(const int8_t *q, const int8_t *rows, size_t stride, uint32_t dim,
-                                                                    size_t n, int32_t *out)
+__attribute__((target("avx512f,avx512bw")))
+static void scan_avx512(const int8_t *q, const int8_t *rows, size_t stride, uint32_t dim, size_t n, int32_t *out)
 {
     for (size_t i = 0; i < n; i++) {
         const int8_t *r = rows + i * stride;
@@ -63,8 +63,10 @@ __attribute__((target("avx512f,avx512bw"))) static void scan_avx512(const int8_t
         for (uint32_t d = 0; d < dim; d += 64) {
             __mmask64 m = tail_mask(dim - d);
             __m512i qv = _mm512_maskz_loadu_epi8(m, q + d), rv = _mm512_maskz_loadu_epi8(m, r + d);
-            __m512i q0 = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(qv)), q1 = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(qv, 1));
-            __m512i r0 = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(rv)), r1 = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(rv, 1));
+            __m512i q0 = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(qv));
+            __m512i r0 = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(rv));
+            __m512i q1 = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(qv, 1));
+            __m512i r1 = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(rv, 1));
             s0 = _mm512_add_epi32(s0, _mm512_madd_epi16(q0, r0));
             s1 = _mm512_add_epi32(s1, _mm512_madd_epi16(q1, r1));
         }
@@ -72,8 +74,8 @@ __attribute__((target("avx512f,avx512bw"))) static void scan_avx512(const int8_t
     }
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vnni"))) static void scan_vnni(const int8_t *q, const int8_t *rows, size_t stride,
-                                                                             uint32_t dim, size_t n, int32_t *out)
+__attribute__((target("avx512f,avx512bw,avx512vnni")))
+static void scan_vnni(const int8_t *q, const int8_t *rows, size_t stride, uint32_t dim, size_t n, int32_t *out)
 {
     const __m512i flip = _mm512_set1_epi8((char)0x80);
     uint32_t shift = 0;
@@ -101,7 +103,8 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) static void scan_vnni(con
         __m512i s = _mm512_setzero_si512();
         for (uint32_t d = 0; d < dim; d += 64) {
             __mmask64 m = tail_mask(dim - d);
-            s = _mm512_dpbusd_epi32(s, _mm512_xor_si512(_mm512_maskz_loadu_epi8(m, r + d), flip), _mm512_maskz_loadu_epi8(m, q + d));
+            __m512i qv = _mm512_maskz_loadu_epi8(m, q + d);
+            s = _mm512_dpbusd_epi32(s, _mm512_xor_si512(_mm512_maskz_loadu_epi8(m, r + d), flip), qv);
         }
         out[i] = (int32_t)((uint32_t)_mm512_reduce_add_epi32(s) - shift);
     }

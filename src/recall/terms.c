@@ -21,18 +21,19 @@ struct is_terms {
 
 /* Folded words (no apostrophes) that say nothing about what is asked. Sorted; "may" is not here: it is a month. */
 static const char *const stop_words[] = {
-    "a", "about", "above", "after", "again", "against", "all", "also", "am", "an", "and", "any", "are", "arent", "as", "at", "be",
-    "because", "been", "before", "being", "below", "between", "both", "but", "by", "can", "cannot", "cant", "could", "couldnt", "did",
-    "didnt", "do", "does", "doesnt", "doing", "dont", "down", "during", "each", "else", "ever", "few", "for", "from", "further", "had",
-    "hadnt", "has", "hasnt", "have", "havent", "having", "he", "hed", "her", "here", "heres", "hers", "herself", "hes", "him",
-    "himself", "his", "how", "hows", "i", "id", "if", "im", "in", "into", "is", "isnt", "it", "itd", "itll", "its", "itself", "ive",
-    "just", "let", "lets", "me", "more", "most", "mustnt", "my", "myself", "no", "nor", "not", "of", "off", "on", "once", "only", "or",
-    "other", "ought", "our", "ours", "ourselves", "out", "over", "own", "same", "shall", "she", "shed", "shes", "should", "shouldnt",
-    "so", "some", "such", "than", "that", "thats", "the", "their", "theirs", "them", "themselves", "then", "there", "theres", "these",
-    "they", "theyd", "theyll", "theyre", "theyve", "this", "those", "through", "to", "too", "under", "until", "up", "us", "very",
-    "was", "wasnt", "we", "wed", "were", "werent", "weve", "what", "whats", "when", "whens", "where", "wheres", "which", "while",
-    "who", "whom", "whos", "whose", "why", "whys", "will", "with", "wont", "would", "wouldnt", "you", "youd", "youll", "your",
-    "youre", "yours", "yourself", "yourselves", "youve",
+    "a", "about", "above", "after", "again", "against", "all", "also", "am", "an", "and", "any", "are", "arent", "as", "at",
+    "be", "because", "been", "before", "being", "below", "between", "both", "but", "by", "can", "cannot", "cant", "could",
+    "couldnt", "did", "didnt", "do", "does", "doesnt", "doing", "dont", "down", "during", "each", "else", "ever", "few",
+    "for", "from", "further", "had", "hadnt", "has", "hasnt", "have", "havent", "having", "he", "hed", "her", "here", "heres",
+    "hers", "herself", "hes", "him", "himself", "his", "how", "hows", "i", "id", "if", "im", "in", "into", "is", "isnt", "it",
+    "itd", "itll", "its", "itself", "ive", "just", "let", "lets", "me", "more", "most", "mustnt", "my", "myself", "no", "nor",
+    "not", "of", "off", "on", "once", "only", "or", "other", "ought", "our", "ours", "ourselves", "out", "over", "own",
+    "same", "shall", "she", "shed", "shes", "should", "shouldnt", "so", "some", "such", "than", "that", "thats", "the",
+    "their", "theirs", "them", "themselves", "then", "there", "theres", "these", "they", "theyd", "theyll", "theyre",
+    "theyve", "this", "those", "through", "to", "too", "under", "until", "up", "us", "very", "was", "wasnt", "we", "wed",
+    "were", "werent", "weve", "what", "whats", "when", "whens", "where", "wheres", "which", "while", "who", "whom", "whos",
+    "whose", "why", "whys", "will", "with", "wont", "would", "wouldnt", "you", "youd", "youll", "your", "youre", "yours",
+    "yourself", "yourselves", "youve",
 };
 
 bool is_stop_word(const char *word, size_t n)
@@ -51,21 +52,21 @@ bool is_stop_word(const char *word, size_t n)
 
 /* Latin-1 Supplement and Latin Extended-A: runs of code points that share a base letter; '\0' = keep as it is. */
 static const struct { uint16_t from; char letter; } latin[] = {
-    {0xc0, 'a'}, {0xc6, 0},   {0xc7, 'c'},  {0xc8, 'e'},  {0xcc, 'i'},  {0xd0, 0},    {0xd1, 'n'},  {0xd2, 'o'},  {0xd7, 0},
-    {0xd8, 'o'}, {0xd9, 'u'}, {0xdd, 'y'},  {0xde, 0},    {0xe0, 'a'},  {0xe6, 0},    {0xe7, 'c'},  {0xe8, 'e'},  {0xec, 'i'},
-    {0xf0, 0},   {0xf1, 'n'}, {0xf2, 'o'},  {0xf7, 0},    {0xf8, 'o'},  {0xf9, 'u'},  {0xfd, 'y'},  {0xfe, 0},    {0xff, 'y'},
-    {0x100, 'a'}, {0x106, 'c'}, {0x10e, 'd'}, {0x112, 'e'}, {0x11c, 'g'}, {0x124, 'h'}, {0x128, 'i'}, {0x132, 0}, {0x134, 'j'},
-    {0x136, 'k'}, {0x139, 'l'}, {0x143, 'n'}, {0x14a, 0}, {0x14c, 'o'}, {0x152, 0}, {0x154, 'r'}, {0x15a, 's'}, {0x162, 't'},
-    {0x168, 'u'}, {0x174, 'w'}, {0x176, 'y'}, {0x179, 'z'}, {0x17f, 's'}, {0x180, 0},
+    {0xc0, 'a'}, {0xc6, 0}, {0xc7, 'c'}, {0xc8, 'e'}, {0xcc, 'i'}, {0xd0, 0}, {0xd1, 'n'}, {0xd2, 'o'}, {0xd7, 0},
+    {0xd8, 'o'}, {0xd9, 'u'}, {0xdd, 'y'}, {0xde, 0}, {0xe0, 'a'}, {0xe6, 0}, {0xe7, 'c'}, {0xe8, 'e'}, {0xec, 'i'},
+    {0xf0, 0}, {0xf1, 'n'}, {0xf2, 'o'}, {0xf7, 0}, {0xf8, 'o'}, {0xf9, 'u'}, {0xfd, 'y'}, {0xfe, 0}, {0xff, 'y'},
+    {0x100, 'a'}, {0x106, 'c'}, {0x10e, 'd'}, {0x112, 'e'}, {0x11c, 'g'}, {0x124, 'h'}, {0x128, 'i'}, {0x132, 0},
+    {0x134, 'j'}, {0x136, 'k'}, {0x139, 'l'}, {0x143, 'n'}, {0x14a, 0}, {0x14c, 'o'}, {0x152, 0}, {0x154, 'r'}, {0x15a, 's'},
+    {0x162, 't'}, {0x168, 'u'}, {0x174, 'w'}, {0x176, 'y'}, {0x179, 'z'}, {0x17f, 's'}, {0x180, 0},
 };
 
 /* Ranges whose capitals map to small letters: step 1 = by adding delta, step 2 = by setting the low bit (even capitals), step 3
  * = odd capitals followed by their small letter. */
 static const struct { uint32_t from, to; int step, delta; } cases[] = {
-    {0xc6, 0xde, 1, 32},       {0x132, 0x133, 2, 0},      {0x14a, 0x14b, 2, 0},   {0x152, 0x153, 2, 0},   {0x386, 0x386, 1, 38},
-    {0x388, 0x38a, 1, 37},     {0x38c, 0x38c, 1, 64},     {0x38e, 0x38f, 1, 63},  {0x391, 0x3ab, 1, 32},  {0x3c2, 0x3c2, 1, 1},
-    {0x400, 0x40f, 1, 80},     {0x410, 0x42f, 1, 32},     {0x460, 0x481, 2, 0},   {0x48a, 0x4bf, 2, 0},   {0x4c1, 0x4ce, 3, 0},
-    {0x4d0, 0x52f, 2, 0},      {0x531, 0x556, 1, 48},     {0x1e00, 0x1e95, 2, 0}, {0x1ea0, 0x1eff, 2, 0}, {0xff21, 0xff3a, 1, 32},
+    {0xc6, 0xde, 1, 32}, {0x132, 0x133, 2, 0}, {0x14a, 0x14b, 2, 0}, {0x152, 0x153, 2, 0}, {0x386, 0x386, 1, 38},
+    {0x388, 0x38a, 1, 37}, {0x38c, 0x38c, 1, 64}, {0x38e, 0x38f, 1, 63}, {0x391, 0x3ab, 1, 32}, {0x3c2, 0x3c2, 1, 1},
+    {0x400, 0x40f, 1, 80}, {0x410, 0x42f, 1, 32}, {0x460, 0x481, 2, 0}, {0x48a, 0x4bf, 2, 0}, {0x4c1, 0x4ce, 3, 0},
+    {0x4d0, 0x52f, 2, 0}, {0x531, 0x556, 1, 48}, {0x1e00, 0x1e95, 2, 0}, {0x1ea0, 0x1eff, 2, 0}, {0xff21, 0xff3a, 1, 32},
 };
 
 static uint32_t fold(uint32_t c)
@@ -87,13 +88,27 @@ static uint32_t fold(uint32_t c)
 
 enum { CLASS_SPACE, CLASS_LETTER, CLASS_MARK, CLASS_QUOTE, CLASS_IDEOGRAPH };
 
+typedef struct range { uint32_t from, to; } range;
+
+static bool in_table(uint32_t c, const range *r, size_t n)
+{
+    for (size_t i = 0; i < n && r[i].from <= c; i++)
+        if (c <= r[i].to) return true;
+    return false;
+}
+
+/* Invisible inside words: soft hyphen, combining marks, joiners, variation selectors. */
+static const range marks[] = {{0xad, 0xad}, {0x300, 0x36f}, {0x200c, 0x200d}, {0xfe00, 0xfe0f}};
+/* Written without spaces: kana, ideographs. */
+static const range ideographs[] = {{0x3040, 0x30ff}, {0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xf900, 0xfaff}, {0x20000, 0x3ffff}};
+
 /* Not a letter: ranges above ASCII, sorted. Everything else above 0x80 counts as one. */
-static const struct { uint32_t from, to; } separators[] = {
-    {0x80, 0xa9},     {0xab, 0xb4},     {0xb6, 0xb9},     {0xbb, 0xbf},     {0xd7, 0xd7},     {0xf7, 0xf7},     {0x37e, 0x37e},
-    {0x387, 0x387},   {0x55a, 0x55f},   {0x589, 0x58a},   {0x5be, 0x5be},   {0x60c, 0x60d},   {0x61b, 0x61f},   {0x66a, 0x66d},
-    {0x964, 0x965},   {0x1680, 0x1680}, {0x2000, 0x2bff}, {0x2e00, 0x2e7f}, {0x3000, 0x3004}, {0x3008, 0x3030}, {0x30fb, 0x30fb},
-    {0xd800, 0xf8ff}, {0xfe10, 0xfe6f}, {0xfeff, 0xff0f}, {0xff1a, 0xff20}, {0xff3b, 0xff40}, {0xff5b, 0xff65}, {0xffe0, 0xffff},
-    {0x1f000, 0x1faff}, {0xe0000, 0x10ffff},
+static const range separators[] = {
+    {0x80, 0xa9}, {0xab, 0xb4}, {0xb6, 0xb9}, {0xbb, 0xbf}, {0xd7, 0xd7}, {0xf7, 0xf7}, {0x37e, 0x37e}, {0x387, 0x387},
+    {0x55a, 0x55f}, {0x589, 0x58a}, {0x5be, 0x5be}, {0x60c, 0x60d}, {0x61b, 0x61f}, {0x66a, 0x66d}, {0x964, 0x965},
+    {0x1680, 0x1680}, {0x2000, 0x2bff}, {0x2e00, 0x2e7f}, {0x3000, 0x3004}, {0x3008, 0x3030}, {0x30fb, 0x30fb},
+    {0xd800, 0xf8ff}, {0xfe10, 0xfe6f}, {0xfeff, 0xff0f}, {0xff1a, 0xff20}, {0xff3b, 0xff40}, {0xff5b, 0xff65},
+    {0xffe0, 0xffff}, {0x1f000, 0x1faff}, {0xe0000, 0x10ffff},
 };
 
 static int class_of(uint32_t c)
@@ -103,20 +118,16 @@ static int class_of(uint32_t c)
         return c == '\'' ? CLASS_QUOTE : CLASS_SPACE;
     }
     if (c == 0x2019 || c == 0x2bc) return CLASS_QUOTE;
-    if ((c >= 0x300 && c <= 0x36f) || (c >= 0xfe00 && c <= 0xfe0f) || c == 0xad || c == 0x200c || c == 0x200d) return CLASS_MARK;
-    for (size_t i = 0; i < sizeof separators / sizeof *separators && separators[i].from <= c; i++)
-        if (c <= separators[i].to) return CLASS_SPACE;
-    if ((c >= 0x3040 && c <= 0x30ff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x4e00 && c <= 0x9fff) || (c >= 0xf900 && c <= 0xfaff) ||
-        (c >= 0x20000 && c <= 0x3ffff))
-        return CLASS_IDEOGRAPH;
-    return CLASS_LETTER;
+    if (in_table(c, marks, sizeof marks / sizeof *marks)) return CLASS_MARK;
+    if (in_table(c, separators, sizeof separators / sizeof *separators)) return CLASS_SPACE;
+    return in_table(c, ideographs, sizeof ideographs / sizeof *ideographs) ? CLASS_IDEOGRAPH : CLASS_LETTER;
 }
 
 /* The character at p, and its length; wrong bytes read as U+FFFD (a separator) of length 1. */
 static uint32_t decode(const unsigned char *p, size_t left, size_t *n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t len = p[0] < 0x80 ? 1 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : 0;
+    size_t len = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
     uint32_t c = len == 1 ? p[0] : len == 2 ? p[0] & 0x1f : len == 3 ? p[0] & 0x0f : p[0] & 0x07;
 
     *n = 1;
@@ -162,6 +173,14 @@ static is_status ideograph(is_terms *t, const char *s, size_t n, is_term_fn each
     return each(ctx, s, n);
 }
 
+/* 1 if a lone s stands at p: the rest of "Anna's" after the apostrophe. */
+static size_t possessive(const unsigned char *p, size_t left)
+{
+    size_t n;
+    if (left == 0 || (p[0] | 0x20) != 's') return 0;
+    return left == 1 || class_of(decode(p + 1, left - 1, &n)) != CLASS_LETTER;
+}
+
 is_status is_terms_each(is_terms *t, const char *text, size_t len, is_term_fn each, void *ctx)
 {
     const unsigned char *p = (const unsigned char *)text;
@@ -174,10 +193,7 @@ is_status is_terms_each(is_terms *t, const char *text, size_t len, is_term_fn ea
         char s[4];
         if (class == CLASS_MARK) continue;
         if (class == CLASS_QUOTE && t->n) { /* inside a word: dropped, with a possessive s after it */
-            size_t next = i + step, skip = 0;
-            if (next >= len || class_of(p[next]) != CLASS_LETTER) continue;
-            if ((p[next] | 0x20) == 's' && (next + 1 >= len || class_of(decode(p + next + 1, len - next - 1, &skip)) != CLASS_LETTER))
-                step++;
+            step += possessive(p + i + step, len - i - step);
             continue;
         }
         size_t n = encode(fold(c), s);

@@ -1,4 +1,4 @@
-/* terms.h - text to index terms: words of any script, case and Latin accents folded, English stop words dropped, Snowball stems. */
+/* terms.h - text to index terms: words of any script, case and Latin accents folded, without English stop words, stemmed. */
 #ifndef IS_RECALL_TERMS_H
 #define IS_RECALL_TERMS_H
 

@@ -1,7 +1,7 @@
 /* embedder.c - sentence embeddings by a BERT-like model through libllama, in a context of its own.
  *
- * libllama ends the process when a text is longer than the model's positions or a batch longer than n_ubatch, so texts are cut to
- * 256 tokens here (what MiniLM was trained with), the closing [SEP] kept, and batches are filled to at most 8 texts and 512
+ * libllama ends the process when a text is longer than the model's positions or a batch longer than n_ubatch, so texts are cut
+ * to 256 tokens here (what MiniLM was trained with), the closing [SEP] kept, and batches are filled to at most 8 texts and 512
  * tokens. Vectors are the mean over tokens, scaled to length 1. */
 #include "engine/llama/internal.h"
 
@@ -57,8 +57,9 @@ static is_status load_model(embedder *e, const char *path)
 
     IS_TRY(is_gguf_check(path, &facts));
     if (strcmp(facts.arch, "bert") != 0)
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s is a model of architecture %s, not an embedding model of architecture bert; use %s", path,
-                       facts.arch[0] ? facts.arch : "unknown", "all-minilm-l6-v2 or an http(s) endpoint");
+        return is_fail(INFERSCALE_E_UNSUPPORTED,
+                       "%s is a model of architecture \"%s\", not an embedding model of architecture bert; use "
+                       "all-minilm-l6-v2 or an http(s) endpoint", path, facts.arch);
     params.n_gpu_layers = 0;
     is_shim_clear();
     is_llama_clear_error();
@@ -68,8 +69,9 @@ static is_status load_model(embedder *e, const char *path)
     e->sep = llama_vocab_sep(e->vocab);
     int32_t dim = llama_model_n_embd(e->model), positions = llama_model_n_ctx_train(e->model);
     if (dim < 1 || positions < EMBED_TOKENS || e->sep < 0 || e->sep >= llama_vocab_n_tokens(e->vocab))
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s has vectors of %d dimensions, %d positions and separator token %d; an embedding model "
-                       "with at least %d positions and a [SEP] token is needed", path, dim, positions, e->sep, EMBED_TOKENS);
+        return is_fail(INFERSCALE_E_UNSUPPORTED,
+                       "%s has vectors of %d dimensions, %d positions and separator token %d, but %d positions and a [SEP] "
+                       "token are needed; use all-minilm-l6-v2", path, dim, positions, e->sep, EMBED_TOKENS);
     e->dim = (uint32_t)dim;
     return INFERSCALE_OK;
 }
@@ -89,10 +91,12 @@ static is_status make_context(embedder *e, const char *path, uint32_t n_threads)
     e->ctx = is_shim_context_new(e->model, params);
     if (!e->ctx) return load_failed(path);
     if (llama_pooling_type(e->ctx) != LLAMA_POOLING_TYPE_MEAN || llama_n_ubatch(e->ctx) < EMBED_BATCH)
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s cannot average over a batch of %d tokens; use all-minilm-l6-v2", path, EMBED_BATCH);
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s cannot average over a batch of %d tokens; use all-minilm-l6-v2", path,
+                       EMBED_BATCH);
     e->batch = llama_batch_init(EMBED_BATCH, 0, 1);
     e->tokens = is_malloc((EMBED_BYTES + 16) * sizeof *e->tokens);
-    if (!e->batch.token || !e->tokens) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the embedder; free some and try again");
+    if (!e->batch.token || !e->tokens)
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory for the embedder; free some and try again");
     return INFERSCALE_OK;
 }
 
@@ -152,7 +156,9 @@ static is_status tokenize(embedder *e, const char *text, uint32_t *n)
     if (len > EMBED_BYTES) len = is_utf8_whole(text, EMBED_BYTES);
     is_shim_clear();
     int32_t got = is_shim_tokenize(e->vocab, text, (int32_t)len, e->tokens, EMBED_BYTES + 16, true, false);
-    if (got < 1) return is_fail(INFERSCALE_E_ENGINE, "the embedding model's tokenizer failed (%s); check that the text is UTF-8", is_shim_error());
+    if (got < 1)
+        return is_fail(INFERSCALE_E_ENGINE, "the embedding model's tokenizer failed (%s); check that the text is UTF-8",
+                       is_shim_error());
     if (got > EMBED_TOKENS) {
         got = EMBED_TOKENS;
         e->tokens[got - 1] = e->sep;
@@ -182,14 +188,16 @@ static is_status run_batch(embedder *e, uint32_t n_seqs, float *out)
     int32_t rc = is_shim_encode(e->ctx, e->batch);
     e->batch.n_tokens = 0;
     if (rc != 0)
-        return is_fail(INFERSCALE_E_ENGINE, "embedding failed (libllama %d %s); try again, and check memory if it fails again", rc, is_shim_error());
+        return is_fail(INFERSCALE_E_ENGINE,
+                       "embedding failed (libllama %d %s); try again, and check memory if it fails again", rc, is_shim_error());
     for (uint32_t s = 0; s < n_seqs; s++) {
         const float *v = llama_get_embeddings_seq(e->ctx, (llama_seq_id)s);
         double square = 0;
         if (!v) return is_fail(INFERSCALE_E_ENGINE, "the embedding model gave no vector; check that it is an embedding model");
         for (uint32_t d = 0; d < e->dim; d++) square += (double)v[d] * v[d];
         if (!(square > 0) || !isfinite(square))
-            return is_fail(INFERSCALE_E_ENGINE, "the embedding model gave a vector without length; fetch or convert the model again");
+            return is_fail(INFERSCALE_E_ENGINE,
+                           "the embedding model gave a vector without length; fetch or convert the model again");
         for (uint32_t d = 0; d < e->dim; d++) out[(size_t)s * e->dim + d] = (float)(v[d] / sqrt(square));
     }
     return INFERSCALE_OK;

@@ -1,0 +1,146 @@
+/* client.c - libcurl, kept on a short lead. */
+#include "embed/http/client.h"
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+
+enum {
+    CONNECT_MS = 10000,
+    TOTAL_MS = 120000,
+    MAX_RESPONSE = 64 << 20,
+    TRIES = 3,
+    MAX_WAIT_S = 10,             /* however long the server asks us to wait */
+};
+
+struct http_client {
+    CURL *curl;
+    struct curl_slist *headers;
+    char *url;                   /* as given, for messages: without user and password (refused by the caller) */
+    char error[CURL_ERROR_SIZE];
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static CURLcode init_code;
+
+static void init(void)
+{
+    init_code = curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+static size_t on_data(char *p, size_t size, size_t n, void *ctx)
+{
+    is_buf *b = ctx;
+    (void)size;
+    is_buf_add(b, p, n);
+    return is_buf_ok(b) ? n : 0; /* past the limit: stop the transfer */
+}
+
+static is_status add_header(http_client *c, const char *line)
+{
+    struct curl_slist *list = curl_slist_append(c->headers, line);
+    if (!list) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the HTTP embedder; free some and try again");
+    c->headers = list;
+    return INFERSCALE_OK;
+}
+
+static is_status set_headers(http_client *c, const char *key)
+{
+    IS_TRY(add_header(c, "Content-Type: application/json"));
+    IS_TRY(add_header(c, "Accept: application/json"));
+    IS_TRY(add_header(c, "Expect:"));
+    if (!key || !*key) return INFERSCALE_OK;
+    for (const char *s = key; *s; s++)
+        if ((unsigned char)*s < 0x21 || (unsigned char)*s > 0x7e)
+            return is_fail(INFERSCALE_E_INVALID,
+                           "the embedder's API key holds a space or a control character; check where it is read from");
+    is_buf line = IS_BUF_INIT;
+    is_buf_fmt(&line, "Authorization: Bearer %s", key);
+    is_status st = is_buf_ok(&line) ? add_header(c, (const char *)line.data)
+                                    : is_fail(INFERSCALE_E_NOMEM,
+                                              "out of memory for the HTTP embedder; free some and try again");
+    is_buf_free(&line);
+    return st;
+}
+
+is_status http_client_new(const char *url, const char *key, http_client **out)
+{
+    *out = NULL;
+    pthread_once(&once, init);
+    http_client *c = init_code == CURLE_OK ? is_calloc(1, sizeof *c) : NULL;
+    if (!c) return is_fail(INFERSCALE_E_NOMEM, "libcurl cannot be started; free some memory and try again");
+    c->curl = curl_easy_init();
+    c->url = is_strdup(url);
+    is_status st = c->curl && c->url ? set_headers(c, key) : is_fail(INFERSCALE_E_NOMEM, "out of memory for the HTTP embedder");
+    if (st != INFERSCALE_OK) {
+        http_client_free(c);
+        return st;
+    }
+    curl_easy_setopt(c->curl, CURLOPT_URL, c->url);
+    curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, c->headers);
+    curl_easy_setopt(c->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(c->curl, CURLOPT_FOLLOWLOCATION, 0L);
+    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L); /* threads */
+    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, (long)TOTAL_MS);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, c->error);
+    curl_easy_setopt(c->curl, CURLOPT_USERAGENT, "inferscale/" INFERSCALE_VERSION);
+    *out = c;
+    return INFERSCALE_OK;
+}
+
+void http_client_free(http_client *c)
+{
+    if (!c) return;
+    if (c->curl) curl_easy_cleanup(c->curl);
+    curl_slist_free_all(c->headers);
+    is_free(c->url);
+    is_free(c);
+}
+
+static is_status explain(http_client *c, CURLcode rc, const is_buf *response)
+{
+    const char *why = c->error[0] ? c->error : curl_easy_strerror(rc);
+
+    if (rc == CURLE_WRITE_ERROR && response->failed)
+        return is_fail(INFERSCALE_E_ENGINE, "%s answered more than %d MiB; check that it is an embeddings endpoint", c->url,
+                       MAX_RESPONSE >> 20);
+    if (rc == CURLE_OUT_OF_MEMORY) return is_fail(INFERSCALE_E_NOMEM,
+                                                  "out of memory for the HTTP embedder; free some and try again");
+    if (rc == CURLE_OPERATION_TIMEDOUT)
+        return is_fail(INFERSCALE_E_ENGINE,
+                       "%s did not answer in time (%s); check that the embedder is running and not overloaded", c->url, why);
+    return is_fail(INFERSCALE_E_ENGINE, "cannot reach the embedder at %s (%s); start it, or check the address", c->url, why);
+}
+
+static is_status post_once(http_client *c, const char *body, long *code, is_buf *response)
+{
+    is_buf_clear(response);
+    response->max = MAX_RESPONSE;
+    c->error[0] = 0;
+    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, response);
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, body);
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
+    CURLcode rc = curl_easy_perform(c->curl);
+    if (rc != CURLE_OK) return explain(c, rc, response);
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, code);
+    return INFERSCALE_OK;
+}
+
+is_status http_client_post(http_client *c, const char *body, long *code, is_buf *response)
+{
+    for (int attempt = 1;; attempt++) {
+        curl_off_t wait = 0;
+        IS_TRY(post_once(c, body, code, response));
+        if ((*code != 429 && *code != 503) || attempt == TRIES) return INFERSCALE_OK;
+        curl_easy_getinfo(c->curl, CURLINFO_RETRY_AFTER, &wait);
+        struct timespec pause = {.tv_sec = wait > MAX_WAIT_S ? MAX_WAIT_S : (time_t)wait, .tv_nsec = wait > 0 ? 0
+                                 : 200000000L * attempt};
+        nanosleep(&pause, NULL);
+    }
+}
