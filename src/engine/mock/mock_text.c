@@ -98,7 +98,7 @@ is_status mock_check_tokens(const int32_t *tokens, uint32_t n, const char *what)
     if (n && !tokens) return is_fail(INFERSCALE_E_INVALID, "%s has %u tokens but no token array; pass both", what, n);
     for (uint32_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= MOCK_VOCAB)
-            return is_fail(INFERSCALE_E_INVALID, "%s: token %u is %d, outside the vocabulary of %d; tokenise with this engine", what, i,
-                           tokens[i], MOCK_VOCAB);
+            return is_fail(INFERSCALE_E_INVALID, "%s: token %u is %d, not one of the %d known; tokenise with this engine", what,
+                           i, tokens[i], MOCK_VOCAB);
     return INFERSCALE_OK;
 }
