@@ -1,27 +1,37 @@
 # InferScale in C. `make demo` and `make test` do everything on a fresh machine; `make help` lists the rest.
 #
-# BUILD=release (default) | asan | tsan   one folder each under build/
-# deps.mk is written by scripts/setup.sh: it says where libllama and the models are.
+# BUILD=release (default) | asan | tsan | fuzz   one folder each under build/
+# build/deps.mk is written by scripts/setup.sh: it says where libllama and the models are.
 
 BUILD   ?= release
 OUT     := build/$(BUILD)
 PREFIX  ?= /usr/local
+DESTDIR ?=
 VERSION := 0.1.0
 SOVER   := 0
+JOBS    ?= $(shell nproc)
 
 CC      ?= gcc
 CXX     ?= g++
 WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter
-CFLAGS_release := -O2 -g
-CFLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined
-CFLAGS_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
-SAN     := $(filter -fsanitize%,$(CFLAGS_$(BUILD)))
-CFLAGS  += -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off $(CFLAGS_$(BUILD)) $(WARN)
-CPPFLAGS += -Iinclude -Isrc -MMD -MP
+SAN_asan := -fsanitize=address,undefined
+SAN_tsan := -fsanitize=thread
+SAN_fuzz := -fsanitize=fuzzer-no-link,address,undefined
+SAN     := $(SAN_$(BUILD))
+# What is compiled and linked with; the link lines take SAN alone.
+OPT_release := -O2 -g
+OPT_asan    := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+OPT_tsan    := -O1 -g -fno-omit-frame-pointer
+OPT_fuzz    := $(OPT_asan)
+MODE    := $(or $(OPT_$(BUILD)),$(error BUILD=$(BUILD) is not known; use release, asan, tsan or fuzz)) $(SAN)
+ALL_CFLAGS   := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off $(MODE) $(WARN) $(CFLAGS)
+ALL_CXXFLAGS := -std=c++17 -fPIC -fvisibility=hidden $(MODE) -Wall -Wextra $(CXXFLAGS)
+override CPPFLAGS += -Iinclude -Isrc -MMD -MP
 
 -include build/deps.mk
 LLAMA_CPPFLAGS := -isystem $(LLAMA_DIR)/include
-LLAMA_LIBS     := -L$(LLAMA_DIR)/lib -lllama -lggml -lggml-base -lggml-cpu -Wl,-rpath,$(LLAMA_DIR)/lib
+LLAMA_LINK     := -L$(LLAMA_DIR)/lib -lllama -lggml -lggml-base -lggml-cpu
+LLAMA_LIBS     := $(LLAMA_LINK) -Wl,-rpath,$(LLAMA_DIR)/lib
 CORE_LIBS      := -lsqlite3 -lsodium -lxxhash -lstemmer -lpthread -lm -ldl
 
 objs = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
@@ -50,11 +60,14 @@ TESTS      := $(patsubst tests/%.c,$(OUT)/tests/%,$(TEST_SRC)) $(patsubst tests/
 FUZZ_SRC   := $(wildcard fuzz/fuzz_*.c)
 FUZZERS    := $(patsubst fuzz/%.c,$(OUT)/fuzz/%,$(FUZZ_SRC))
 
-.PHONY: all lib plugins bin tests fuzzers clean
-all: lib plugins bin $(TOOLS)
+.PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test install uninstall fuzz check-static \
+        test-build test-run test-tsan
+.DEFAULT_GOAL := all
+all: lib plugins bin tools
 lib: $(LIB_SO) $(LIB_A)
 plugins: $(PLUGINS)
 bin: $(BIN)
+tools: $(TOOLS)
 tests: $(TESTS)
 fuzzers: $(FUZZERS)
 
@@ -63,12 +76,17 @@ $(OUT)/obj/src/tools/%.o: CPPFLAGS += $(LLAMA_CPPFLAGS)
 $(OUT)/obj/tests/llama/%.o: CPPFLAGS += $(LLAMA_CPPFLAGS)
 $(OUT)/obj/tests/%.o $(OUT)/obj/fuzz/%.o: CPPFLAGS += -Itests
 
-$(OUT)/obj/%.o: %.c
+# Stamps that change with the flags and with the libllama in use: objects follow the first, links with libllama the second.
+stamp = $(shell mkdir -p $(dir $(1)); printf '%s\n' '$(2)' | cmp -s - $(1) || printf '%s\n' '$(2)' > $(1))$(1)
+FLAGS_STAMP := $(call stamp,$(OUT)/.flags,$(CC) $(CXX) $(ALL_CFLAGS) $(ALL_CXXFLAGS))
+LLAMA_STAMP := $(call stamp,$(OUT)/.llama,$(LLAMA_DIR))
+
+$(OUT)/obj/%.o: %.c $(FLAGS_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
-$(OUT)/obj/%.o: %.cpp
+	$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
+$(OUT)/obj/%.o: %.cpp $(FLAGS_STAMP)
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) -std=c++17 -fPIC -fvisibility=hidden $(CFLAGS_$(BUILD)) -Wall -Wextra -c $< -o $@
+	$(CXX) $(CPPFLAGS) $(ALL_CXXFLAGS) -c $< -o $@
 
 $(LIB_A): $(call objs,$(CORE_SRC))
 	@rm -f $@
@@ -78,33 +96,149 @@ $(LIB_SO): $(call objs,$(CORE_SRC)) src/libinferscale.map
 	ln -sf libinferscale.so.$(SOVER) $(OUT)/libinferscale.so
 
 # Plug-ins carry their own copy of base and kv (src/engine/engine.h says why).
-PLUGIN_LINK = $(CC) $(SAN) -shared -Wl,--version-script=src/plugin.map -o $@ $(filter %.o,$^)
-$(OUT)/libinferscale-llama.so: $(call objs,$(LLAMA_SRC) $(SHARED_SRC)) $(patsubst %.cpp,$(OUT)/obj/%.o,$(LLAMA_CXX)) src/plugin.map
-	$(PLUGIN_LINK) $(LLAMA_LIBS) -lstdc++ -lsodium -lxxhash -lpthread -lm
+PLUGIN_LINK   = $(CC) $(SAN) -shared -Wl,--version-script=src/plugin.map -o $@ $(filter %.o,$^)
+PLUGIN_LIBS  := -lsodium -lxxhash -lpthread -lm
+LLAMA_OBJS   := $(call objs,$(LLAMA_SRC) $(SHARED_SRC)) $(patsubst %.cpp,$(OUT)/obj/%.o,$(LLAMA_CXX))
+$(OUT)/libinferscale-llama.so: $(LLAMA_OBJS) src/plugin.map $(LLAMA_STAMP)
+	$(PLUGIN_LINK) $(LLAMA_LIBS) -lstdc++ $(PLUGIN_LIBS)
+# The one that is installed finds libllama beside itself.
+$(OUT)/install/libinferscale-llama.so: $(LLAMA_OBJS) src/plugin.map $(LLAMA_STAMP)
+	@mkdir -p $(@D)
+	$(PLUGIN_LINK) $(LLAMA_LINK) -Wl,-rpath,'$$ORIGIN' -lstdc++ $(PLUGIN_LIBS)
 $(OUT)/libinferscale-mock.so: $(call objs,$(MOCK_SRC) $(SHARED_SRC)) src/plugin.map
-	$(PLUGIN_LINK) -lsodium -lxxhash -lpthread -lm
+	$(PLUGIN_LINK) $(PLUGIN_LIBS)
 $(OUT)/libinferscale-embed-http.so: $(call objs,$(HTTP_SRC) $(SHARED_SRC)) src/plugin.map
-	$(PLUGIN_LINK) -lcurl -ljansson -lsodium -lxxhash -lpthread -lm
+	$(PLUGIN_LINK) -lcurl -ljansson $(PLUGIN_LIBS)
 
 $(OUT)/inferscale: $(call objs,$(CLI_SRC)) $(LIB_A)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) $(CORE_LIBS) -ljansson
-$(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC))
-	$(CC) $(SAN) -o $@ $^ $(LLAMA_LIBS) -lstdc++ -ljansson -lsodium -lxxhash -lpthread -lm
+$(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC)) $(LLAMA_STAMP)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LLAMA_LIBS) -lstdc++ -ljansson $(PLUGIN_LIBS)
 
-# Tests link the CLI's parts too (all but its main), so that parsers living there are tested directly.
-CLI_PARTS := $(filter-out src/cli/main.c,$(CLI_SRC))
-$(OUT)/tests/%: $(OUT)/obj/tests/%.o $(call objs,$(TSUP_SRC) $(CLI_PARTS)) $(LIB_A)
+# Tests link the CLI's parts too (all but its main) and the tool's parser, so that these are tested directly.
+# An archive, so that a test pulls in only what it uses.
+PARTS := $(OUT)/libparts.a
+$(PARTS): $(call objs,$(filter-out src/cli/main.c,$(CLI_SRC)) src/tools/safetensors.c)
+	@rm -f $@
+	ar rcs $@ $^
+$(OUT)/tests/%: $(OUT)/obj/tests/%.o $(call objs,$(TSUP_SRC)) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) -lcmocka -ljansson $(CORE_LIBS)
-$(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(call objs,$(TSUP_SRC) $(LTSUP_SRC) $(CLI_PARTS)) $(LIB_A)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) -lcmocka -ljansson $(CORE_LIBS)
+$(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(call objs,$(TSUP_SRC)) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
-$(OUT)/fuzz/%: $(OUT)/obj/fuzz/%.o $(OUT)/obj/fuzz/replay.o $(call objs,$(CLI_PARTS)) $(LIB_A)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
+
+# With BUILD=fuzz clang's libFuzzer has the main function, else fuzz/replay.c.
+FUZZ_MAIN := $(if $(filter fuzz,$(BUILD)),,$(OUT)/obj/fuzz/replay.o)
+FUZZ_LINK := $(if $(filter fuzz,$(BUILD)),-fsanitize=fuzzer)
+$(OUT)/fuzz/%: $(OUT)/obj/fuzz/%.o $(FUZZ_MAIN) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) -ljansson $(CORE_LIBS)
+	$(CC) $(SAN) $(FUZZ_LINK) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) -ljansson $(CORE_LIBS)
+
+examples: $(patsubst examples/%.c,$(OUT)/examples/%,$(wildcard examples/*.c))
+$(OUT)/examples/%: examples/%.c $(LIB_SO)
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -Iinclude $(MODE) -Wall -Wextra -o $@ $< -L$(OUT) -linferscale -Wl,-rpath,'$$ORIGIN/..'
+
+# ---- For people ----------------------------------------------------------------------------------------------------------
+
+help:
+	@echo 'make demo              set up, build, and see memory answered without prefilling it'
+	@echo 'make test              set up, build, run all tests (release, ASan+UBSan, fuzz corpora, checks of the source)'
+	@echo 'make                   build (after make setup): library, plug-ins, inferscale; in build/release'
+	@echo 'make setup             Debian packages, libllama and models; a second run takes a second'
+	@echo 'make install           to PREFIX=$(PREFIX), under DESTDIR= if given; make uninstall removes it'
+	@echo 'make fuzz              libFuzzer (clang) on each parser, FUZZ_SECONDS=60 each'
+	@echo 'make check-static      shellcheck, cppcheck and clang-tidy, those that are there'
+	@echo 'make test-tsan         the tests under ThreadSanitizer'
+	@echo 'make clean             removes build/* but what set-up wrote'
+	@echo 'BUILD=release|asan|tsan|fuzz   TEST_ONLY=REGEX   TEST_TIMEOUT=SECONDS   JOBS=N'
+
+setup:
+	@scripts/setup.sh
+
+# deps.mk is read when make starts, so what needs it is made by a make of its own after set-up.
+demo: setup
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=release lib plugins bin
+	@build/release/inferscale demo
+
+test: setup
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=release all test-build
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=asan plugins test-build fuzzers
+	@$(MAKE) --no-print-directory -s test-run
+
+test-build: tests plugins examples
+
+# Tests in both builds. ASAN_SKIP: what cannot run under the sanitizers (a reason beside each).
+ASAN_SKIP :=
+TEST_NAMES := $(notdir $(TESTS))
+TEST_ITEMS := scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py tests/example.sh tests/setup.sh \
+    $(addprefix build/release/tests/,$(TEST_NAMES)) \
+    $(addprefix build/asan/tests/,$(filter-out $(ASAN_SKIP),$(TEST_NAMES)))
+FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))
+FUZZ_N     ?= 20000
+test-run:
+	@scripts/run-tests.sh $(TEST_ITEMS) $(foreach f,$(FUZZ_NAMES),"build/asan/fuzz/fuzz_$(f) -n $(FUZZ_N) fuzz/corpus/$(f)")
+
+test-tsan: setup
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=tsan plugins tests
+	@scripts/run-tests.sh $(addprefix build/tsan/tests/,$(TEST_NAMES))
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@command -v clang >/dev/null || { echo 'make fuzz needs clang: apt-get install clang' >&2; exit 1; }
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=fuzz CC=clang CXX=clang++ fuzzers
+	@for f in $(FUZZ_NAMES); do \
+	    mkdir -p build/fuzz/corpus/$$f; echo "== $$f"; \
+	    build/fuzz/fuzz/fuzz_$$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -max_len=65536 \
+	        -artifact_prefix=build/fuzz/$$f- build/fuzz/corpus/$$f fuzz/corpus/$$f || exit 1; \
+	done
+
+check-static:
+	@scripts/check-static.sh $(CPPFLAGS) $(LLAMA_CPPFLAGS)
+
+# ---- Install -------------------------------------------------------------------------------------------------------------
+
+BINDIR  := $(DESTDIR)$(PREFIX)/bin
+LIBDIR  := $(DESTDIR)$(PREFIX)/lib
+PLUGDIR := $(LIBDIR)/inferscale
+INCDIR  := $(DESTDIR)$(PREFIX)/include
+MANDIR  := $(DESTDIR)$(PREFIX)/share/man/man1
+COMPDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+LLAMA_SONAMES := libllama.so.0 libggml.so.0 libggml-base.so.0 libggml-cpu.so.0
+
+$(OUT)/install/inferscale.1: $(BIN)
+	@mkdir -p $(@D)
+	$(BIN) man > $@.tmp && mv $@.tmp $@
+$(OUT)/install/inferscale.bash: $(BIN)
+	@mkdir -p $(@D)
+	$(BIN) completion bash > $@.tmp && mv $@.tmp $@
+$(OUT)/install/inferscale.pc: scripts/inferscale.pc.in Makefile
+	@mkdir -p $(@D)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@.tmp && mv $@.tmp $@
+.PHONY: $(OUT)/install/inferscale.pc
+
+install: all $(OUT)/install/libinferscale-llama.so $(OUT)/install/inferscale.1 $(OUT)/install/inferscale.bash \
+         $(OUT)/install/inferscale.pc
+	install -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR)
+	install -m 755 $(BIN) $(BINDIR)/
+	install -m 755 $(LIB_SO) $(LIBDIR)/
+	ln -sf libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.so
+	install -m 644 $(LIB_A) $(LIBDIR)/
+	install -m 755 $(OUT)/install/libinferscale-llama.so $(filter-out %/libinferscale-llama.so,$(PLUGINS)) $(PLUGDIR)/
+	for l in $(LLAMA_SONAMES); do install -m 755 $(LLAMA_DIR)/lib/$$l $(PLUGDIR)/ || exit 1; done
+	install -m 644 include/inferscale.h $(INCDIR)/
+	install -m 644 $(OUT)/install/inferscale.pc $(LIBDIR)/pkgconfig/
+	install -m 644 $(OUT)/install/inferscale.1 $(MANDIR)/
+	install -m 644 $(OUT)/install/inferscale.bash $(COMPDIR)/inferscale
+
+uninstall:
+	rm -f $(BINDIR)/inferscale $(LIBDIR)/libinferscale.so $(LIBDIR)/libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.a
+	rm -f $(INCDIR)/inferscale.h $(LIBDIR)/pkgconfig/inferscale.pc $(MANDIR)/inferscale.1 $(COMPDIR)/inferscale
+	rm -rf $(PLUGDIR)
 
 clean:
-	rm -rf build/release build/asan build/tsan
+	rm -rf build/release build/asan build/tsan build/fuzz
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find $(OUT)/obj -name '*.d' 2>/dev/null)
 .SECONDARY:
