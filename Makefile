@@ -11,8 +11,12 @@ VERSION := 0.1.0
 SOVER   := 0
 JOBS    ?= $(shell nproc)
 
-CC      ?= gcc
-CXX     ?= g++
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX     := g++
+endif
 WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter
 SAN_asan := -fsanitize=address,undefined
 SAN_tsan := -fsanitize=thread
