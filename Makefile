@@ -125,12 +125,16 @@ PARTS := $(OUT)/libparts.a
 $(PARTS): $(call objs,$(filter-out src/cli/main.c,$(CLI_SRC)) src/tools/safetensors.c)
 	@rm -f $@
 	ar rcs $@ $^
-$(OUT)/tests/%: $(OUT)/obj/tests/%.o $(call objs,$(TSUP_SRC)) $(PARTS) $(LIB_A)
+SUPPORT := $(OUT)/libsupport.a
+$(SUPPORT): $(call objs,$(TSUP_SRC))
+	@rm -f $@
+	ar rcs $@ $^
+$(OUT)/tests/%: $(OUT)/obj/tests/%.o $(SUPPORT) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) -lcmocka -ljansson $(CORE_LIBS)
-$(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(call objs,$(TSUP_SRC)) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(CORE_LIBS)
+$(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
 
 # With BUILD=fuzz clang's libFuzzer has the main function, else fuzz/replay.c.
 FUZZ_MAIN := $(if $(filter fuzz,$(BUILD)),,$(OUT)/obj/fuzz/replay.o)
