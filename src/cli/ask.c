@@ -1,0 +1,63 @@
+/* ask.c - `inferscale ask`: one question, answered with memory. */
+#include <stdio.h>
+
+#include "cli/answer.h"
+#include "cli/args.h"
+#include "cli/out.h"
+
+static void print_result(const cli_args *a, inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer)
+{
+    putchar('\n');
+    fflush(stdout);
+    if (answer->fallback && *answer->fallback) {
+        fputs("Note: ", stderr);
+        cli_put_text(stderr, answer->fallback, true);
+        fputc('\n', stderr);
+    }
+    if (cli_flag(a, "--facts")) cli_answer_facts(stderr, is, scope, answer);
+    if (cli_flag(a, "--stats")) cli_answer_stats(stderr, answer);
+}
+
+static int cmd_ask(const cli_args *a)
+{
+    inferscale *is = NULL;
+    inferscale_scope scope;
+    inferscale_ask_options o;
+    inferscale_recall_options filters;
+    inferscale_answer *answer = NULL;
+    inferscale_status st;
+    int rc;
+    if (cli_n(a) != 1) return cli_usage(a, "give one question, in quotes");
+    cli_ask_options(a, &o, &filters);
+    cli_scope(a, &scope);
+    if (!cli_wants_json(a)) o.on_text = cli_stream;
+    rc = cli_open(a, &is);
+    if (rc != CLI_OK) return rc;
+    st = inferscale_ask(is, &scope, cli_at(a, 0), &o, &answer);
+    if (st != INFERSCALE_OK)
+        rc = cli_fail_as(a, st);
+    else if (cli_wants_json(a))
+        cli_print_json(cli_answer_json(is, &scope, answer));
+    else
+        print_result(a, is, &scope, answer);
+    inferscale_answer_free(answer);
+    inferscale_close(is);
+    return rc;
+}
+
+static const cli_option options[] = {
+    CLI_ASK_OPTIONS,
+    { "--facts", NULL, "print the facts that were used" },
+    CLI_RECALL_OPTIONS,
+    { NULL, NULL, NULL },
+};
+
+const cli_verb cli_verb_ask = {
+    "ask", "QUESTION", "Answer a question with what is remembered",
+    "The facts that matter are found and their stored keys and values injected; only the question is computed. Where KV cannot be\n"
+    "used the same prompt is computed as text, and a note says why.\n\n"
+    "Examples:\n  inferscale ask \"What must Anna not eat?\" --stats\n"
+    "  inferscale ask \"Where did I go in May?\" --mode text -k 20\n"
+    "  inferscale ask \"What is my budget?\" --repair 2 --json\n",
+    options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_ask,
+};

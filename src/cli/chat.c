@@ -1,0 +1,153 @@
+/* chat.c - `inferscale chat`: a conversation with memory, on a terminal or through a pipe. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "cli/answer.h"
+#include "cli/args.h"
+#include "cli/jsonl.h"
+#include "cli/out.h"
+#include "cli/store.h"
+
+typedef struct session {
+    const cli_args *a;
+    inferscale *is;
+    inferscale_scope scope;
+    inferscale_chat *chat;
+    inferscale_ask_options ask;
+    inferscale_recall_options filters;
+    inferscale_answer *last;   /* NULL before the first answer */
+    bool tty;                  /* a person types */
+} session;
+
+static const char help_text[] = "/facts  the facts that the last answer used\n"
+                                "/stats  what was computed and injected, and the time of each part\n"
+                                "/remember TEXT  remember a fact\n"
+                                "/quit  leave (also Ctrl-D)\n";
+
+static int remember(session *s, const char *text)
+{
+    inferscale_fact fact = { .text = text };
+    inferscale_event event;
+    inferscale_status st = inferscale_remember(s->is, &s->scope, &fact, 1, &event);
+    if (st != INFERSCALE_OK) return cli_fail_as(s->a, st);
+    fprintf(stderr, "%s as %lld.\n", event.event == INFERSCALE_EVENT_NONE ? "Known" : "Remembered", (long long)event.id);
+    return cli_encode_after(s->a, s->is, &s->scope, 1, NULL);
+}
+
+/* A line that begins with a slash. Returns -1 to leave, else an exit code. */
+static int command(session *s, const char *line)
+{
+    static const char *const names[] = { "/facts", "/stats", "/remember", "/quit", "/help" };
+    const char *near;
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return -1;
+    if (strcmp(line, "/help") == 0) {
+        fputs(help_text, stderr);
+    } else if (strncmp(line, "/remember ", 10) == 0) {
+        return remember(s, line + 10);
+    } else if (strcmp(line, "/facts") != 0 && strcmp(line, "/stats") != 0) {
+        near = cli_nearest(line, names, sizeof names / sizeof *names);
+        fprintf(stderr, "There is no %.40s; %s%s\n", line, near ? "did you mean " : "type /help", near ? near : "");
+        return CLI_FAILED;
+    } else if (!s->last) {
+        fprintf(stderr, "Nothing was asked yet.\n");
+    } else if (cli_wants_json(s->a)) {
+        return cli_print_json(cli_answer_json(s->is, &s->scope, s->last));
+    } else if (strcmp(line, "/facts") == 0) {
+        cli_answer_facts(stdout, s->is, &s->scope, s->last);
+    } else {
+        cli_answer_stats(stdout, s->last);
+    }
+    return CLI_OK;
+}
+
+static int say(session *s, const char *line)
+{
+    inferscale_answer *answer = NULL;
+    inferscale_status st = inferscale_chat_say(s->chat, line, &s->ask, &answer);
+    if (st != INFERSCALE_OK) {
+        if (!cli_wants_json(s->a)) putchar('\n');
+        return cli_fail_as(s->a, st);
+    }
+    inferscale_answer_free(s->last);
+    s->last = answer;
+    if (cli_wants_json(s->a)) return cli_print_json(cli_answer_json(s->is, &s->scope, answer));
+    putchar('\n');
+    fflush(stdout);
+    if (answer->fallback && *answer->fallback) fprintf(stderr, "Note: %s\n", answer->fallback);
+    if (cli_flag(s->a, "--stats")) cli_answer_stats(stderr, answer);
+    return CLI_OK;
+}
+
+/* Reads and answers until the end. A failed line does not end the talk; piped, the exit code remembers it. */
+static int talk(session *s)
+{
+    jsonl_reader *r = is_malloc(sizeof *r);
+    int rc = CLI_OK;
+    if (!r) return cli_fail_msg(s->a, "out of memory; close other programs and try again");
+    jsonl_reader_init(r, stdin);
+    for (;;) {
+        bool end = false;
+        int one;
+        if (s->tty) {
+            fprintf(stderr, "%syou>%s ", cli_on(CLI_BOLD), cli_off());
+            fflush(stderr);
+        }
+        if (jsonl_next_line(r, &end) != INFERSCALE_OK) {
+            rc = *cli_interrupt() ? CLI_FAILED : cli_fail(s->a);
+            break;
+        }
+        if (end) break;
+        one = r->text.data[0] == '/' ? command(s, (const char *)r->text.data) : say(s, (const char *)r->text.data);
+        if (one < 0) break;
+        if (one != CLI_OK && !s->tty) rc = one;
+        if (*cli_interrupt()) {
+            rc = CLI_FAILED;
+            break;
+        }
+    }
+    jsonl_reader_free(r);
+    is_free(r);
+    if (s->tty) fputc('\n', stderr);
+    return rc;
+}
+
+static int cmd_chat(const cli_args *a)
+{
+    session s = { .a = a, .tty = isatty(STDIN_FILENO) };
+    inferscale_status st;
+    int rc;
+    if (cli_n(a)) return cli_usage(a, "takes no text; type it, or pipe it in, one message a line");
+    cli_ask_options(a, &s.ask, &s.filters);
+    cli_scope(a, &s.scope);
+    if (!cli_wants_json(a)) s.ask.on_text = cli_stream;
+    rc = cli_open(a, &s.is);
+    if (rc != CLI_OK) return rc;
+    st = inferscale_chat_open(s.is, &s.scope, &s.chat);
+    if (st != INFERSCALE_OK) {
+        rc = cli_fail_as(a, st);
+    } else {
+        if (s.tty) fprintf(stderr, "%sType a message; /help lists commands.%s\n", cli_on(CLI_DIM), cli_off());
+        rc = talk(&s);
+    }
+    inferscale_answer_free(s.last);
+    inferscale_chat_close(s.chat);
+    inferscale_close(s.is);
+    return rc;
+}
+
+static const cli_option options[] = {
+    CLI_ASK_OPTIONS,
+    CLI_RECALL_OPTIONS,
+    { NULL, NULL, NULL },
+};
+
+const cli_verb cli_verb_chat = {
+    "chat", "", "Talk with memory; earlier turns stay computed",
+    "One message a line. New memory is placed before the newest message, so nothing earlier is computed again. Commands: /facts,\n"
+    "/stats, /remember TEXT, /help, /quit.\n\n"
+    "Examples:\n  inferscale chat --user anna\n  printf 'Hello\\n/stats\\n' | inferscale chat\n",
+    options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_chat,
+};

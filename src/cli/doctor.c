@@ -1,0 +1,187 @@
+/* doctor.c - `inferscale doctor`: what is there, what works, what to do about the rest. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "cli/args.h"
+#include "cli/out.h"
+
+typedef enum mark { OK, WARN, BAD } mark;
+
+typedef struct visit {
+    const cli_args *a;
+    json_t *checks;
+    bool failed;
+} visit;
+
+static void say(visit *v, const char *name, mark m, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+static void say(visit *v, const char *name, mark m, const char *fmt, ...)
+{
+    static const char *const words[] = { "ok", "warning", "failed" };
+    static const char *const marks[] = { "\xe2\x9c\x93", "!", "\xe2\x9c\x97" };
+    static const cli_style styles[] = { CLI_GREEN, CLI_YELLOW, CLI_RED };
+    char text[1400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (m == BAD) v->failed = true;
+    json_array_append_new(v->checks, json_pack("{s:s,s:s,s:o}", "name", name, "result", words[m], "detail", cli_json_text(text)));
+    if (cli_wants_json(v->a)) return;
+    printf("%s%s%s  %-16s ", cli_on(styles[m]), marks[m], cli_off(), name);
+    cli_put_wrapped(stdout, text, cli_columns() ? cli_columns() : 0, 20);
+    fflush(stdout);
+}
+
+static void check_cpu(visit *v, json_t *report)
+{
+    char cpu[64];
+    is_cpu_model(cpu);
+    say(v, "CPU", is_cpu_simd() == IS_SIMD_SCALAR ? WARN : OK, "%s, %u cores, kernels use %s%s", cpu, is_cpu_physical_cores(),
+        is_cpu_simd_name(is_cpu_simd()), is_cpu_simd() == IS_SIMD_SCALAR ? "; a CPU with AVX2 is several times faster" : "");
+    json_object_set_new(report, "cpu", json_pack("{s:o,s:I,s:s}", "model", cli_json_text(cpu), "cores", (json_int_t)is_cpu_physical_cores(),
+                                                 "simd", is_cpu_simd_name(is_cpu_simd())));
+}
+
+static void check_store(visit *v, inferscale *is, json_t *report)
+{
+    inferscale_store_info s;
+    inferscale_status st = inferscale_store(is, 1, &s);
+    char bank[32], vault[32], ram[32], facts[32], turns[32];
+    if (st != INFERSCALE_OK) {
+        say(v, "store", BAD, "%s", inferscale_error());
+        return;
+    }
+    cli_size(s.bank_bytes, bank);
+    cli_size(s.vault_bytes, vault);
+    cli_size(s.ram_bytes_budget, ram);
+    cli_count(s.n_facts, facts);
+    cli_count(s.n_turns, turns);
+    say(v, "store", OK, "%s", s.home);
+    say(v, "bank", s.sqlite_ok ? OK : BAD, s.sqlite_ok ? "%s facts and %s turns of %llu owners; %s; schema %d; quick check passed"
+                                                       : "%s facts and %s turns of %llu owners; %s; schema %d; the quick check FAILED: export what can "
+                                                         "be read, and restore a backup",
+        facts, turns, (unsigned long long)s.n_partitions, bank, s.schema_version);
+    say(v, "vault", OK, "%llu segments, %s; up to %s of them in memory", (unsigned long long)s.n_segments, vault, ram);
+    json_object_set_new(report, "store",
+                        json_pack("{s:o,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "home", cli_json_text(s.home), "schema_version", s.schema_version,
+                                  "quick_check", s.sqlite_ok, "partitions", (json_int_t)s.n_partitions, "facts", (json_int_t)s.n_facts, "turns",
+                                  (json_int_t)s.n_turns, "embedded", (json_int_t)s.n_embedded, "segments", (json_int_t)s.n_segments,
+                                  "bank_bytes", (json_int_t)s.bank_bytes, "vault_bytes", (json_int_t)s.vault_bytes));
+}
+
+/* A search makes the embedder load; on an owner that nobody has it finds nothing and costs nothing. */
+static void check_embedder(visit *v, inferscale *is, json_t *report)
+{
+    inferscale_scope scope;
+    inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
+    inferscale_list *list = NULL;
+    inferscale_store_info s;
+    inferscale_status st;
+    cli_scope(v->a, &scope);
+    o.method = INFERSCALE_DENSE;
+    o.k = 1;
+    st = inferscale_recall(is, &scope, "doctor", &o, &list);
+    inferscale_list_free(list);
+    if (st != INFERSCALE_OK) {
+        say(v, "embedder", BAD, "%s", inferscale_error());
+        return;
+    }
+    if (inferscale_store(is, 0, &s) != INFERSCALE_OK) return;
+    say(v, "embedder", OK, "%s", s.embedder);
+    if (s.n_embedded < s.n_facts + s.n_turns)
+        say(v, "embeddings", WARN, "%llu of %llu items are embedded; `inferscale encode` does the rest", (unsigned long long)s.n_embedded,
+            (unsigned long long)(s.n_facts + s.n_turns));
+    json_object_set_new(report, "embedder",
+                        json_pack("{s:o,s:o}", "name", cli_json_text(s.embedder), "fingerprint", cli_json_text(s.embedder_fingerprint)));
+}
+
+static json_t *model_json(const inferscale_model_info *m)
+{
+    json_t *o = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:b,s:o}", "name", cli_json_text(m->name), "arch", cli_json_text(m->arch), "weights",
+                          cli_json_text(m->weights), "path", cli_json_text(m->path), "engine", cli_json_text(m->engine), "fingerprint",
+                          cli_json_text(m->fingerprint), "can_inject", m->can_inject, "flash_attention", m->flash_attention, "why_not",
+                          cli_json_text(m->why_not));
+    const struct { const char *name; uint64_t v; } counts[] = {
+        { "params", m->n_params }, { "layers", m->n_layers }, { "planes", m->n_planes }, { "ctx", m->n_ctx }, { "ctx_train", m->n_ctx_train },
+        { "vocab", m->n_vocab }, { "threads", m->n_threads }, { "kv_bytes_per_token", m->kv_bytes_per_token },
+    };
+    const struct { const char *name; double v; } numbers[] = {
+        { "fa_on_ms", m->fa_on_ms }, { "fa_off_ms", m->fa_off_ms }, { "selftest_kl", m->selftest_kl }, { "selftest_noise", m->selftest_noise },
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].v));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) json_object_set_new(o, numbers[i].name, json_real(numbers[i].v));
+    return o;
+}
+
+static void check_model(visit *v, inferscale *is, json_t *report)
+{
+    inferscale_model_info m;
+    inferscale_status st = inferscale_model(is, &m);
+    char params[32], kv[32];
+    if (st != INFERSCALE_OK) {
+        say(v, "model", BAD, "%s", inferscale_error());
+        return;
+    }
+    cli_count(m.n_params, params);
+    cli_size(m.kv_bytes_per_token, kv);
+    say(v, "engine", OK, "%s, %u threads", m.engine, m.n_threads);
+    say(v, "model", OK, "%s, %s, %s weights, %s parameters, context %u of %u", m.name, m.arch, m.weights, params, m.n_ctx, m.n_ctx_train);
+    say(v, "file", OK, "%s", m.path);
+    if (m.can_inject) {
+        say(v, "geometry", OK, "%u layers, %u planes, %s of keys and values a token", m.n_layers, m.n_planes, kv);
+        if (m.selftest_noise > 0 || m.selftest_kl > 0)
+            say(v, "self-test", OK, "injected against prefill: KL %.2g (the same text in other batches: %.2g)", m.selftest_kl, m.selftest_noise);
+        else
+            say(v, "self-test", OK, "injected equals prefill");
+    } else {
+        say(v, "injection", WARN, "not possible: %s; memory is served as text", m.why_not);
+    }
+    if (m.fa_on_ms > 0 || m.fa_off_ms > 0)
+        say(v, "flash attention", OK, "%s: measured %.1f ms with it, %.1f ms without", m.flash_attention ? "on" : "off", m.fa_on_ms, m.fa_off_ms);
+    else
+        say(v, "flash attention", OK, "%s (not measured)", m.flash_attention ? "on" : "off");
+    json_object_set_new(report, "model", model_json(&m));
+}
+
+static int cmd_doctor(const cli_args *a)
+{
+    inferscale_options o;
+    inferscale *is = NULL;
+    inferscale_status st;
+    visit v = { a, json_array(), false };
+    json_t *report = json_object();
+    if (cli_n(a)) {
+        json_decref(report);
+        json_decref(v.checks);
+        return cli_usage(a, "takes no arguments");
+    }
+    cli_options(a, &o);
+    say(&v, "inferscale", OK, "%s", inferscale_version());
+    check_cpu(&v, report);
+    st = inferscale_open(&is, &o);
+    if (st != INFERSCALE_OK) {
+        say(&v, "store", BAD, "%s", inferscale_error());
+    } else {
+        check_store(&v, is, report);
+        check_model(&v, is, report);
+        check_embedder(&v, is, report);
+    }
+    inferscale_close(is);
+    json_object_set_new(report, "version", json_string(inferscale_version()));
+    json_object_set_new(report, "ok", json_boolean(!v.failed));
+    json_object_set_new(report, "checks", v.checks);
+    if (cli_wants_json(a))
+        cli_print_json(report);
+    else
+        json_decref(report);
+    return v.failed ? CLI_FAILED : CLI_OK;
+}
+
+const cli_verb cli_verb_doctor = {
+    "doctor", "", "Check CPU, engine, model, self-test and store",
+    "Exit code 1 if a check failed.\n\nExamples:\n  inferscale doctor\n  inferscale doctor --model qwen.gguf --json\n", NULL,
+    CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_doctor,
+};

@@ -1,0 +1,17 @@
+/* help.h - what the verbs' table says: --help, the man page, completions. */
+#ifndef IS_CLI_HELP_H
+#define IS_CLI_HELP_H
+
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+void cli_print_overview(FILE *f);
+void cli_print_verb_help(FILE *f, const cli_verb *verb);
+int cli_print_version(bool json);
+
+/* Environment variables, for help and man: name and meaning, ends with a NULL name. */
+typedef struct cli_env { const char *name, *help; } cli_env;
+extern const cli_env cli_environment[];
+
+#endif

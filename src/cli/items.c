@@ -1,0 +1,95 @@
+/* items.c - facts and turns for people and for programs. */
+#include "cli/items.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/out.h"
+
+static void set_text(json_t *o, const char *name, const char *s)
+{
+    if (s && *s) json_object_set_new(o, name, cli_json_text(s));
+}
+
+json_t *cli_item_json(const inferscale_item *t, bool with_score)
+{
+    bool fact = t->kind == INFERSCALE_FACTS;
+    json_t *o = json_pack("{s:I,s:s,s:o}", "id", (json_int_t)t->id, "kind", fact ? "fact" : "turn", "text", cli_json_text(t->text));
+    if (with_score) {
+        json_object_set_new(o, "score", json_real(t->score));
+        json_object_set_new(o, "score_lexical", json_real(t->score_lexical));
+        json_object_set_new(o, "score_dense", json_real(t->score_dense));
+    }
+    json_object_set_new(o, fact ? "event_time" : "time", cli_json_time(t->event_time));
+    json_object_set_new(o, "write_time", cli_json_time(t->write_time));
+    if (fact) {
+        json_t *metadata = json_loads(t->metadata && *t->metadata ? t->metadata : "{}", 0, NULL);
+        json_object_set_new(o, "version", json_integer(t->version));
+        json_object_set_new(o, "valid_from", cli_json_time(t->valid_from));
+        json_object_set_new(o, "valid_to", cli_json_time(t->valid_to));
+        json_object_set_new(o, "expires", cli_json_time(t->expires));
+        json_object_set_new(o, "source_turn", t->source_turn ? json_integer(t->source_turn) : json_null());
+        json_object_set_new(o, "metadata", metadata ? metadata : json_object());
+        json_object_set_new(o, "kv_ready", json_boolean(t->kv_ready));
+    } else {
+        set_text(o, "conversation", t->conversation);
+        set_text(o, "speaker", t->speaker);
+        set_text(o, "external_id", t->external_id);
+    }
+    set_text(o, "user", t->user);
+    set_text(o, "agent", t->agent);
+    set_text(o, "run", t->run);
+    set_text(o, "app", t->app);
+    return o;
+}
+
+json_t *cli_items_json(const inferscale_list *list, bool with_score)
+{
+    json_t *a = json_array();
+    for (size_t i = 0; i < list->n; i++) json_array_append_new(a, cli_item_json(&list->items[i], with_score));
+    return a;
+}
+
+static int digits(int64_t v)
+{
+    int n = 1;
+    while (v >= 10) {
+        v /= 10;
+        n++;
+    }
+    return n;
+}
+
+void cli_items_print(const inferscale_list *list, bool with_score)
+{
+    int columns = cli_columns(), id_width = 2;
+    bool turns = false, facts = false;
+    for (size_t i = 0; i < list->n; i++) {
+        if (digits(list->items[i].id) > id_width) id_width = digits(list->items[i].id);
+        if (list->items[i].kind == INFERSCALE_TURNS) turns = true;
+        else facts = true;
+    }
+    if (list->n == 0) return;
+    printf("%s%*s  %s%-10s  %s%sTEXT%s\n", cli_on(CLI_DIM), id_width, "ID", with_score ? " SCORE  " : "", "WHEN",
+           turns && facts ? "KIND  " : "", facts ? "KV  " : "", cli_off());
+    for (size_t i = 0; i < list->n; i++) {
+        const inferscale_item *t = &list->items[i];
+        bool fact = t->kind == INFERSCALE_FACTS;
+        char when[32];
+        int used = id_width + 2 + (with_score ? 8 : 0) + 12 + (turns && facts ? 6 : 0) + (facts ? 4 : 0);
+        cli_date(t->event_time, when);
+        when[strcspn(when, " ")] = '\0'; /* the day is enough in a table */
+        printf("%s%*lld%s  ", cli_on(CLI_CYAN), id_width, (long long)t->id, cli_off());
+        if (with_score) printf("%6.2f  ", t->score);
+        printf("%-10s  ", when);
+        if (turns && facts) printf("%-6s", fact ? "fact" : "turn");
+        if (facts) printf("%s%s%s  ", cli_on(CLI_GREEN), !fact ? "  " : t->kv_ready ? "\xe2\x9c\x93 " : "\xc2\xb7 ", cli_off());
+        if (!fact) {
+            cli_put_text(stdout, t->speaker, true);
+            fputs(": ", stdout);
+            used += cli_text_width(t->speaker) + 2;
+        }
+        cli_put_cut(stdout, t->text, columns ? (columns - used > 10 ? columns - used : 10) : 0);
+        putchar('\n');
+    }
+}

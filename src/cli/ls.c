@@ -1,0 +1,135 @@
+/* ls.c - `inferscale ls` and `inferscale show`. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/args.h"
+#include "cli/items.h"
+#include "cli/out.h"
+
+static int cmd_ls(const cli_args *a)
+{
+    static const char *const kinds[] = { "facts", "turns", "both", NULL };
+    inferscale *is = NULL;
+    inferscale_scope scope;
+    inferscale_list *list = NULL;
+    inferscale_status st;
+    int kind = cli_choice(a, "--kinds", kinds, 2) + 1;
+    int64_t after = cli_int(a, "--after", 0, 0, INT64_MAX), limit = cli_int(a, "--limit", 0, 0, INT64_MAX);
+    int rc;
+    if (cli_n(a)) return cli_usage(a, "takes no arguments; `inferscale show ID` shows one item, `inferscale recall QUERY` searches");
+    cli_scope(a, &scope);
+    rc = cli_open(a, &is);
+    if (rc != CLI_OK) return rc;
+    st = inferscale_ls(is, &scope, kind, after, (size_t)limit, &list);
+    if (st != INFERSCALE_OK) {
+        rc = cli_fail_as(a, st);
+    } else if (cli_wants_json(a)) {
+        cli_print_json(json_pack("{s:o}", "items", cli_items_json(list, false)));
+    } else {
+        cli_items_print(list, false);
+        fflush(stdout);
+        if (list->n == 0) fprintf(stderr, "Nothing is remembered here. Try: inferscale remember \"Anna is allergic to peanuts.\"\n");
+    }
+    inferscale_list_free(list);
+    inferscale_close(is);
+    return rc;
+}
+
+static void print_time(const char *name, int64_t t)
+{
+    char when[32];
+    if (!t) return;
+    cli_date(t, when);
+    printf("  %-12s %s\n", name, when);
+}
+
+static void print_text(const char *name, const char *s)
+{
+    if (!s || !*s) return;
+    printf("  %-12s ", name);
+    cli_put_text(stdout, s, true);
+    putchar('\n');
+}
+
+/* The newest version with all that is known of it, the older ones with their text. */
+static void print_item(const inferscale_list *list)
+{
+    const inferscale_item *t = &list->items[list->n - 1];
+    bool fact = t->kind == INFERSCALE_FACTS;
+    printf("%s%s %lld%s", cli_on(CLI_BOLD), fact ? "fact" : "turn", (long long)t->id, cli_off());
+    if (fact) printf("  version %d, keys and values %s", t->version, t->kv_ready ? "stored" : "not computed yet");
+    printf("\n  %-12s ", "text");
+    cli_put_wrapped(stdout, t->text, cli_columns(), 15);
+    print_time(fact ? "happened" : "said", t->event_time);
+    print_time("written", t->write_time);
+    if (t->valid_from != t->event_time) print_time("valid from", t->valid_from);
+    print_time("valid to", t->valid_to);
+    print_time("expires", t->expires);
+    if (t->source_turn) printf("  %-12s %lld\n", "source turn", (long long)t->source_turn);
+    print_text("conversation", t->conversation);
+    print_text("speaker", t->speaker);
+    print_text("external id", t->external_id);
+    if (t->metadata && strcmp(t->metadata, "{}") != 0) print_text("metadata", t->metadata);
+    print_text("user", t->user);
+    print_text("agent", t->agent);
+    print_text("run", t->run);
+    print_text("app", t->app);
+    for (size_t i = list->n - 1; i-- > 0;) {
+        char when[32];
+        cli_date(list->items[i].write_time, when);
+        printf("  %sversion %-4d%s ", cli_on(CLI_DIM), list->items[i].version, cli_off());
+        cli_put_text(stdout, list->items[i].text, true);
+        printf("  (written %s)\n", when);
+    }
+}
+
+static int cmd_show(const cli_args *a)
+{
+    inferscale *is = NULL;
+    inferscale_scope scope;
+    json_t *items = json_array();
+    int rc = CLI_OK;
+    if (cli_n(a) == 0) rc = cli_usage(a, "give the id of what to show; `inferscale ls` lists ids");
+    for (size_t i = 0; i < cli_n(a); i++) cli_id_at(a, i);
+    cli_scope(a, &scope);
+    if (rc == CLI_OK) rc = cli_open(a, &is);
+    for (size_t i = 0; i < cli_n(a) && rc == CLI_OK; i++) {
+        inferscale_list *list = NULL;
+        inferscale_status st = inferscale_show(is, &scope, cli_id_at(a, i), &list);
+        if (st != INFERSCALE_OK || list->n == 0) {
+            rc = cli_fail_as(a, st != INFERSCALE_OK ? st : INFERSCALE_E_NOTFOUND);
+        } else if (cli_wants_json(a)) {
+            json_t *item = cli_item_json(&list->items[list->n - 1], false);
+            json_object_set_new(item, "versions", cli_items_json(list, false));
+            json_array_append_new(items, item);
+        } else {
+            if (i) putchar('\n');
+            print_item(list);
+        }
+        inferscale_list_free(list);
+    }
+    if (rc == CLI_OK && cli_wants_json(a))
+        cli_print_json(json_pack("{s:O}", "items", items));
+    json_decref(items);
+    inferscale_close(is);
+    return rc;
+}
+
+static const cli_option ls_options[] = {
+    { "--kinds", "WHAT", "facts, turns or both (default)" },
+    { "--after", "ID", "only items with a greater id" },
+    { "--limit", "N", "at most N items" },
+    { NULL, NULL, NULL },
+};
+
+const cli_verb cli_verb_ls = {
+    "ls", "", "List what is remembered",
+    "In the order of ids. The KV column says whether keys and values are stored for the current model and policy.\n\n"
+    "Examples:\n  inferscale ls --kinds facts --limit 20\n  inferscale ls --user anna --json\n",
+    ls_options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_ls,
+};
+
+const cli_verb cli_verb_show = {
+    "show", "ID...", "Show facts or turns with all versions", "Examples:\n  inferscale show 12\n", NULL,
+    CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_show,
+};

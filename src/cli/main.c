@@ -1,0 +1,61 @@
+/* main.c - finds the verb, parses what follows it, runs it. */
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cli/args.h"
+#include "cli/help.h"
+
+static bool has_json(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0) return true;
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    char message[1024];
+    const cli_verb *verb;
+    cli_args *args = NULL;
+    int used, rc;
+
+    setlocale(LC_CTYPE, "C.UTF-8"); /* for the width of characters; numbers and dates stay in the C locale */
+    signal(SIGPIPE, SIG_IGN);       /* a closed pipe is a failed write, not a killed encoder */
+    json_set_alloc_funcs(is_malloc, is_free);
+    argc--;
+    argv++;
+    if (argc == 0) {
+        cli_print_overview(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
+        cli_print_overview(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(argv[0], "--version") == 0 || strcmp(argv[0], "-V") == 0) return cli_print_version(has_json(argc, argv));
+
+    verb = cli_find_verb(cli_verbs, argc, argv, &used);
+    if (!verb) {
+        if (argv[0][0] == '-' && strcmp(argv[0], "--") != 0)
+            snprintf(message, sizeof message, "options come after the command: inferscale COMMAND %.60s; `inferscale --help` lists commands",
+                     argv[0]);
+        else
+            cli_unknown_verb(cli_verbs, argc, argv, message, sizeof message);
+        return cli_usage_at("", has_json(argc, argv), message);
+    }
+    rc = cli_args_parse(verb, argc - used, argv + used, &args, message, sizeof message);
+    if (rc != CLI_OK) return cli_usage_at(verb->name, has_json(argc, argv), message);
+    if (cli_wants_help(args))
+        cli_print_verb_help(stdout, verb);
+    else
+        rc = verb->run(args);
+    cli_args_free(args);
+    if (rc == CLI_OK && (fflush(stdout) != 0 || ferror(stdout))) {
+        fprintf(stderr, "inferscale: the output could not be written; is the disk full or the pipe closed?\n");
+        rc = CLI_FAILED;
+    }
+    return rc;
+}

@@ -1,0 +1,192 @@
+/* options.c - the options that verbs share, and what they become: library options, scopes, filters. */
+#include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/args.h"
+
+static const cli_option store_options[] = {
+    { "--home", "FOLDER", "the store (default: $INFERSCALE_HOME, else ~/.local/share/inferscale)" },
+    { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
+    { "--embedder", "WHAT", "a GGUF file, an installed name, or http(s)://HOST/v1" },
+    { "--embedder-key", "KEY", "API key of an HTTP embedder (default: $INFERSCALE_EMBEDDER_KEY)" },
+    { "--read-only", NULL, "never write to the store" },
+    { NULL, NULL, NULL },
+};
+
+static const cli_option scope_options[] = {
+    { "--user", "NAME", "whose memory (default: \"default\" if no other owner is given)" },
+    { "--agent", "NAME", "the agent: owner without --user, else an attribute" },
+    { "--run", "NAME", "the run: owner without --user and --agent, else an attribute" },
+    { "--app", "NAME", "the application: owner if nothing else is given, else an attribute" },
+    { "--tenant", "NAME", "the tenant; tenants never see one another's memory" },
+    { NULL, NULL, NULL },
+};
+
+static const cli_option model_options[] = {
+    { "--model", "NAME", "a GGUF file or an installed name (default: smollm2-135m-instruct-q4_0)" },
+    { "--system", "TEXT", "system text of the encoding header" },
+    { "--policy", "POLICY", "what a fact sees when it is encoded: alone, header, turns:W, facts:W" },
+    { "--codec", "CODEC", "how KV is stored: f16 (default), bf16, f32" },
+    { "--ctx", "TOKENS", "engine context (default: 8192, or what the model was trained for)" },
+    { "--threads", "N", "threads (default: physical cores)" },
+    { "--flash-attention", "WHEN", "on, off or auto (default: measured when the model loads)" },
+    { "--ram", "SIZE", "budget of the KV kept in memory, e.g. 512M, 2G (default: 1G)" },
+    { NULL, NULL, NULL },
+};
+
+static const cli_option json_options[] = {
+    { "--json", NULL, "print the result, or the error, as one JSON object" },
+    { NULL, NULL, NULL },
+};
+
+const cli_option *cli_group_options(unsigned group)
+{
+    return group == CLI_STORE   ? store_options
+           : group == CLI_SCOPE ? scope_options
+           : group == CLI_MODEL ? model_options
+           : group == CLI_JSON  ? json_options
+                                : NULL;
+}
+
+const char *cli_group_title(unsigned group)
+{
+    return group == CLI_STORE   ? "Store"
+           : group == CLI_SCOPE ? "Whose memory"
+           : group == CLI_MODEL ? "Model"
+           : group == CLI_JSON  ? "Output"
+                                : "Options";
+}
+
+int64_t cli_time(const cli_args *a, const char *option)
+{
+    const char *s = cli_str(a, option, NULL);
+    int64_t t = 0;
+    if (s && is_date_parse(s, &t) != 0)
+        exit(cli_usage(a, "%s takes a date such as 2024-05-01 or 2024-05-01T13:56:00Z, not \"%.40s\"", option, s));
+    return t;
+}
+
+int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback)
+{
+    const char *s = cli_str(a, option, NULL), *near;
+    char list[128] = "";
+    size_t n = 0, at = 0;
+    if (!s) return fallback;
+    for (; names[n]; n++)
+        if (strcmp(names[n], s) == 0) return (int)n;
+    for (size_t i = 0; i < n && at < sizeof list; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i == 0 ? "" : i + 1 == n ? " or " : ", ", names[i]);
+    near = cli_nearest(s, names, n);
+    if (near) exit(cli_usage(a, "%s is %s, not \"%.40s\"; did you mean %s?", option, list, s, near));
+    exit(cli_usage(a, "%s is %s, not \"%.40s\"", option, list, s));
+}
+
+const char *cli_json_object(const cli_args *a, const char *option)
+{
+    const char *s = cli_str(a, option, NULL);
+    json_error_t error;
+    json_t *o;
+    if (!s) return NULL;
+    o = json_loads(s, JSON_REJECT_DUPLICATES, &error);
+    if (!o) exit(cli_usage(a, "%s is not JSON (%.100s, at byte %d); write e.g. '{\"topic\": \"food\"}'", option, error.text, error.position));
+    if (!json_is_object(o)) exit(cli_usage(a, "%s must be a JSON object, e.g. '{\"topic\": \"food\"}'", option));
+    json_decref(o);
+    return s;
+}
+
+int64_t cli_id_at(const cli_args *a, size_t i)
+{
+    int64_t id;
+    if (!cli_parse_int(cli_at(a, i), &id) || id <= 0)
+        exit(cli_usage(a, "\"%.40s\" is not an id; ids are the numbers that `inferscale ls` shows", cli_at(a, i)));
+    return id;
+}
+
+void cli_recall_options(const cli_args *a, inferscale_recall_options *out)
+{
+    static const char *const kinds[] = { "facts", "turns", "both", NULL };
+    static const char *const methods[] = { "fused", "lexical", "dense", NULL };
+    *out = (inferscale_recall_options)INFERSCALE_RECALL_OPTIONS_INIT;
+    out->k = (uint32_t)cli_int(a, "-k", 10, 1, 1000);
+    out->kinds = cli_choice(a, "--kinds", kinds, 0) + 1; /* facts 1, turns 2, both 3 */
+    out->method = cli_choice(a, "--method", methods, INFERSCALE_FUSED);
+    out->has_threshold = cli_str(a, "--threshold", NULL) != NULL;
+    out->threshold = cli_num(a, "--threshold", 0, -1e9, 1e9);
+    out->from = cli_time(a, "--from");
+    out->to = cli_time(a, "--to");
+    out->as_of = cli_time(a, "--as-of");
+    out->metadata = cli_json_object(a, "--metadata");
+    if (out->from && out->to && out->from > out->to) exit(cli_usage(a, "--from is later than --to; swap them"));
+}
+
+void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_recall_options *recall)
+{
+    static const char *const modes[] = { "kv", "text", "none", NULL };
+    *out = (inferscale_ask_options)INFERSCALE_ASK_OPTIONS_INIT;
+    cli_recall_options(a, recall);
+    out->recall = recall;
+    out->mode = cli_choice(a, "--mode", modes, INFERSCALE_MODE_KV);
+    out->k = recall->k;
+    out->repair = (uint32_t)cli_int(a, "--repair", 0, 0, 1000);
+    out->max_tokens = (uint32_t)cli_int(a, "--max-tokens", 128, 1, 1 << 20);
+    out->temperature = cli_num(a, "--temperature", 0, 0, 100);
+    out->top_k = (uint32_t)cli_int(a, "--top-k", 0, 0, 1 << 20);
+    out->top_p = cli_num(a, "--top-p", 0, 0, 1);
+    out->min_p = cli_num(a, "--min-p", 0, 0, 1);
+    out->seed = (uint64_t)cli_int(a, "--seed", 0, 0, INT64_MAX);
+    out->cancel = cli_interrupt();
+}
+
+void cli_options(const cli_args *a, inferscale_options *out)
+{
+    static const char *const attention[] = { "auto", "on", "off", NULL }; /* in the order of INFERSCALE_FA_* */
+    unsigned groups = cli_current(a)->groups;
+    *out = (inferscale_options)INFERSCALE_OPTIONS_INIT;
+    if (groups & CLI_STORE) {
+        out->home = cli_str(a, "--home", NULL);
+        out->engine = cli_str(a, "--engine", NULL);
+        out->embedder = cli_str(a, "--embedder", NULL);
+        out->embedder_key = cli_str(a, "--embedder-key", NULL);
+        out->read_only = cli_flag(a, "--read-only");
+    }
+    if (groups & CLI_MODEL) {
+        const char *ram = cli_str(a, "--ram", NULL);
+        out->model = cli_str(a, "--model", NULL);
+        out->system = cli_str(a, "--system", NULL);
+        out->policy = cli_str(a, "--policy", NULL);
+        out->codec = cli_str(a, "--codec", NULL);
+        out->n_ctx = (uint32_t)cli_int(a, "--ctx", 0, 64, 1 << 24);
+        out->n_threads = (uint32_t)cli_int(a, "--threads", 0, 1, 1024);
+        out->flash_attention = cli_choice(a, "--flash-attention", attention, INFERSCALE_FA_AUTO);
+        if (ram && (!cli_parse_size(ram, &out->ram_bytes) || out->ram_bytes == 0))
+            exit(cli_usage(a, "--ram takes a size such as 512M or 2G, not \"%.40s\"", ram));
+    }
+}
+
+void cli_scope(const cli_args *a, inferscale_scope *out)
+{
+    *out = (inferscale_scope){
+        .tenant = cli_str(a, "--tenant", NULL), .user = cli_str(a, "--user", NULL), .agent = cli_str(a, "--agent", NULL),
+        .run = cli_str(a, "--run", NULL),       .app = cli_str(a, "--app", NULL),
+    };
+    if (!(out->user && *out->user) && !(out->agent && *out->agent) && !(out->run && *out->run) && !(out->app && *out->app))
+        out->user = "default";
+}
+
+int cli_open(const cli_args *a, inferscale **out)
+{
+    inferscale_options o;
+    inferscale_status st;
+    cli_options(a, &o);
+    st = inferscale_open(out, &o);
+    if (st == INFERSCALE_OK) return CLI_OK;
+    cli_fail_as(a, st);
+    inferscale_close(*out);
+    *out = NULL;
+    return CLI_FAILED;
+}

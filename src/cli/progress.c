@@ -1,0 +1,74 @@
+/* progress.c - progress on a terminal, and Ctrl-C. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/cli.h"
+
+static volatile int interrupted;
+
+static void on_interrupt(int sig)
+{
+    interrupted = 1;
+}
+
+const volatile int *cli_interrupt(void)
+{
+    static int installed;
+    if (!installed) {
+        struct sigaction sa;
+        memset(&sa, 0, sizeof sa);
+        sa.sa_handler = on_interrupt;
+        sa.sa_flags = (int)SA_RESETHAND; /* the second Ctrl-C ends the process; no SA_RESTART: a waiting read returns */
+        sigaction(SIGINT, &sa, NULL);
+        installed = 1;
+    }
+    return &interrupted;
+}
+
+enum { BAR = 24, TITLE = 18 };
+
+static void draw(cli_progress *p, const char *what)
+{
+    double seconds = (is_now_ms() - p->started_ms) / 1000;
+    fprintf(stderr, "\r%-*.*s ", TITLE, TITLE, what && *what ? what : p->title);
+    if (p->total) {
+        uint64_t done = p->done < p->total ? p->done : p->total;
+        int full = (int)(done * BAR / p->total);
+        for (int i = 0; i < BAR; i++) fputs(i < full ? "\xe2\x96\x88" : "\xe2\x96\x91", stderr);
+        fprintf(stderr, " %llu/%llu", (unsigned long long)p->done, (unsigned long long)p->total);
+        if (done && done < p->total && seconds > 1)
+            fprintf(stderr, "  %.0f s left", seconds / (double)done * (double)(p->total - done));
+        else
+            fprintf(stderr, "  %.1f s", seconds);
+    } else {
+        fprintf(stderr, "%llu  %.1f s", (unsigned long long)p->done, seconds);
+    }
+    fputs("\033[K", stderr);
+    fflush(stderr);
+    p->drawn_ms = is_now_ms();
+}
+
+void cli_progress_start(cli_progress *p, const char *title, uint64_t total)
+{
+    *p = (cli_progress){ .title = title, .started_ms = is_now_ms(), .total = total, .tty = isatty(STDERR_FILENO) };
+    if (p->tty) draw(p, NULL);
+}
+
+int cli_progress_at(void *ctx, uint64_t done, uint64_t total, const char *what)
+{
+    cli_progress *p = ctx;
+    p->done = done;
+    p->total = total;
+    if (p->tty && (is_now_ms() - p->drawn_ms > 80 || (total && done >= total))) draw(p, what);
+    return *cli_interrupt();
+}
+
+void cli_progress_end(cli_progress *p)
+{
+    if (p->tty) fputs("\r\033[K", stderr);
+    fflush(stderr);
+    p->tty = false;
+}

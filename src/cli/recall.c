@@ -1,0 +1,57 @@
+/* recall.c - `inferscale recall`: what is remembered that matters for a question. */
+#include <stdio.h>
+
+#include "cli/args.h"
+#include "cli/items.h"
+#include "cli/out.h"
+
+static int cmd_recall(const cli_args *a)
+{
+    inferscale *is = NULL;
+    inferscale_scope scope;
+    inferscale_recall_options o;
+    inferscale_list *list = NULL;
+    inferscale_status st;
+    char embed[32], search[32];
+    int rc;
+    if (cli_n(a) != 1) return cli_usage(a, "give one query, in quotes");
+    cli_recall_options(a, &o);
+    cli_scope(a, &scope);
+    rc = cli_open(a, &is);
+    if (rc != CLI_OK) return rc;
+    st = inferscale_recall(is, &scope, cli_at(a, 0), &o, &list);
+    if (st != INFERSCALE_OK) {
+        rc = cli_fail_as(a, st);
+    } else if (cli_wants_json(a)) {
+        cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:I}", "query", cli_json_text(cli_at(a, 0)), "items", cli_items_json(list, true),
+                                 "embed_ms", list->embed_ms, "recall_ms", list->recall_ms, "unembedded", (json_int_t)list->n_unembedded));
+    } else {
+        cli_items_print(list, true);
+        cli_ms(list->embed_ms, embed);
+        cli_ms(list->recall_ms, search);
+        fflush(stdout);
+        if (list->n == 0)
+            fprintf(stderr, "Nothing found. `inferscale ls` shows what is remembered for this owner.\n");
+        else
+            fprintf(stderr, "%zu found; embedding %s, search %s\n", list->n, embed, search);
+        if (list->n_unembedded)
+            fprintf(stderr, "%zu items can only be found by words so far; `inferscale encode` embeds them.\n", list->n_unembedded);
+    }
+    inferscale_list_free(list);
+    inferscale_close(is);
+    return rc;
+}
+
+static const cli_option options[] = {
+    { "-k", "N", "how many, 1-1000 (default: 10)" },
+    CLI_RECALL_OPTIONS,
+    { NULL, NULL, NULL },
+};
+
+const cli_verb cli_verb_recall = {
+    "recall", "QUERY", "Find what matters for a question",
+    "Best first. Words and meaning are both searched (fused) unless --method says otherwise.\n\n"
+    "Examples:\n  inferscale recall \"What must Anna not eat?\" -k 5\n"
+    "  inferscale recall \"trips\" --from 2024-01-01 --to 2024-06-30 --kinds both\n",
+    options, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_recall,
+};

@@ -1,0 +1,142 @@
+/* report.c - results and errors as JSON or as sentences. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "cli/args.h"
+#include "cli/out.h"
+
+json_t *cli_json_text(const char *s)
+{
+    size_t n = s ? strlen(s) : 0, bad;
+    is_buf clean = IS_BUF_INIT;
+    json_t *out;
+    if (!s) return json_null();
+    if (is_utf8_valid(s, n, NULL)) return json_stringn(s, n);
+    while (n && !is_utf8_valid(s, n, &bad)) {
+        is_buf_add(&clean, s, bad);
+        is_buf_str(&clean, "\xef\xbf\xbd");
+        s += bad + 1;
+        n -= bad + 1;
+    }
+    is_buf_add(&clean, s, n);
+    out = is_buf_ok(&clean) ? json_stringn((const char *)clean.data, clean.len) : NULL;
+    is_buf_free(&clean);
+    return out ? out : json_string("");
+}
+
+json_t *cli_json_time(int64_t epoch)
+{
+    char iso[32];
+    if (epoch == 0) return json_null();
+    is_date_iso(epoch, iso);
+    return json_string(iso);
+}
+
+int cli_print_json(json_t *object)
+{
+    if (!object || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0) {
+        fprintf(stderr, "inferscale: the result could not be written as JSON; is there memory and space left?\n");
+        json_decref(object);
+        return 0;
+    }
+    json_decref(object);
+    fputc('\n', stdout);
+    fflush(stdout);
+    return 0;
+}
+
+/* extra is stolen. */
+static void print_error(const char *verb, bool json, const char *code, const char *message, json_t *extra)
+{
+    fflush(stdout);
+    fprintf(stderr, "inferscale%s%s: ", verb[0] ? " " : "", verb);
+    cli_put_text(stderr, message, true);
+    fputc('\n', stderr);
+    if (json) {
+        json_t *o = json_pack("{s:{s:s,s:o}}", "error", "code", code, "message", cli_json_text(message));
+        if (extra) json_object_update(o, extra);
+        cli_print_json(o);
+    }
+    json_decref(extra);
+}
+
+int cli_usage_at(const char *verb, bool json, const char *message)
+{
+    print_error(verb, json, "USAGE", message, NULL);
+    fprintf(stderr, "See: inferscale %s%s--help\n", verb, verb[0] ? " " : "");
+    return CLI_USAGE;
+}
+
+int cli_usage(const cli_args *a, const char *fmt, ...)
+{
+    char message[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    return cli_usage_at(cli_current(a)->name, cli_wants_json(a), message);
+}
+
+int cli_fail_msg(const cli_args *a, const char *fmt, ...)
+{
+    char message[1400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    print_error(cli_current(a)->name, cli_wants_json(a), "FAILED", message, NULL);
+    return CLI_FAILED;
+}
+
+int cli_fail_with(const cli_args *a, const char *code, json_t *extra, const char *fmt, ...)
+{
+    char message[1600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    print_error(cli_current(a)->name, cli_wants_json(a), code, message, extra);
+    return CLI_FAILED;
+}
+
+static const char *last_error(void)
+{
+    const char *s = inferscale_error();
+    return s && *s ? s : "failed without saying why; run `inferscale doctor`";
+}
+
+int cli_fail(const cli_args *a)
+{
+    print_error(cli_current(a)->name, cli_wants_json(a), "FAILED", last_error(), NULL);
+    return CLI_FAILED;
+}
+
+int cli_fail_as(const cli_args *a, inferscale_status status)
+{
+    print_error(cli_current(a)->name, cli_wants_json(a), inferscale_status_name(status), last_error(), NULL);
+    return CLI_FAILED;
+}
+
+#ifndef IS_COMMIT
+#define IS_COMMIT "unknown" /* the Makefile may say it */
+#endif
+
+json_t *cli_report(const inferscale_model_info *info, uint64_t seed)
+{
+    char cpu[64], machine[160], date[32];
+    struct utsname u;
+    is_cpu_model(cpu);
+    if (uname(&u) != 0) memset(&u, 0, sizeof u);
+    snprintf(machine, sizeof machine, "%s, %u cores, %s, %s", cpu, is_cpu_physical_cores(), is_cpu_simd_name(is_cpu_simd()),
+             u.sysname);
+    is_date_iso(is_now_epoch(), date);
+    return json_pack("{s:o,s:o,s:o,s:s,s:s,s:I,s:[]}", "machine", cli_json_text(machine), "model",
+                     cli_json_text(info ? info->name : NULL), "weights", cli_json_text(info ? info->weights : NULL), "commit",
+                     IS_COMMIT, "date", date, "seed", (json_int_t)seed, "rows");
+}

@@ -1,0 +1,37 @@
+/* store.h - what remember, import and demo share: storing JSON Lines, and encoding what was stored. */
+#ifndef IS_CLI_STORE_H
+#define IS_CLI_STORE_H
+
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+/* How an import went. Everything in lines before failed_line is stored; failed_line 0 = all is. */
+typedef struct cli_import {
+    size_t facts, known, turns;    /* added facts, facts that were there already, added turns */
+    size_t failed_line;
+    inferscale_status status;      /* of the failure; its sentence is in error */
+    char error[1100];
+    json_t *events;                /* [{id, event}] in file order; facts only */
+    inferscale_scope *scopes;      /* distinct scopes written to; strings owned */
+    size_t n_scopes;
+} cli_import;
+
+/* Stores the records of f. base: what the command line says of the scope; it goes before a line's own user, agent, run, app; where
+ * neither names an owner it is the user "default". Facts' source_turn is mapped from the file's ids to the new ones. Lines are stored
+ * in transactions of up to 256. Never prints but for the progress bar. */
+void cli_import_run(inferscale *is, const inferscale_scope *base, FILE *f, const char *title, cli_import *out);
+void cli_import_free(cli_import *out);
+/* The scope as written on the command line, without the default. */
+void cli_scope_given(const cli_args *a, inferscale_scope *out);
+/* Reports a failed import (message on stderr; with --json an object that also says what was stored). Returns the exit code. */
+int cli_import_failed(const cli_args *a, const cli_import *i, const char *source);
+
+/* Embeds and encodes the scopes with a progress bar. Failing is no failure of what was stored: the reason goes to stderr as a note and
+ * into *report ({"facts", "tokens_stored", "tokens_computed", "error"}; may be NULL). Returns CLI_OK, or CLI_FAILED if interrupted. */
+int cli_encode_after(const cli_args *a, inferscale *is, const inferscale_scope *scopes, size_t n, json_t **report);
+
+/* The text of a fact that an answer used, in a new string (is_free); NULL if it is gone. */
+char *cli_fact_text(inferscale *is, const inferscale_scope *scope, int64_t id);
+
+#endif
