@@ -61,6 +61,12 @@ is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, con
 is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
                          size_t *n_deleted, is_names *stale);
 
+/* The names in *stale are also kept in the bank, written in the same transaction, so that a crash before their files are gone
+ * does not leave KV of forgotten text behind: whoever opens the store removes the files that are still named here, and says so.
+ * A name that is entered again as a segment is taken off. *out is is_names_free'd. */
+is_status is_bank_doomed(is_bank *b, is_names *out);
+is_status is_bank_doomed_done(is_bank *b, const is_names *names); /* their files are gone */
+
 /* ---- Reading ------------------------------------------------------------------------------------------------------------- */
 
 /* Lists are made of inferscale_item (text etc. owned by the list). kinds: INFERSCALE_FACTS | INFERSCALE_TURNS. */
@@ -115,6 +121,14 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
                             int64_t **ids, size_t *n);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
+
+/* Placements (design.md 1): the ordered fact versions that stood before a turn, keyed by the hash of the messages before it. A
+ * change or forgetting of one of its facts removes it. put replaces; E_STALE if a fact is not current. get: E_NOTFOUND if there
+ * is none; *facts is is_free'd. */
+is_status is_bank_put_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES],
+                                const uint8_t prefix[IS_HASH_BYTES], const is_dep *facts, size_t n);
+is_status is_bank_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES], const uint8_t prefix[IS_HASH_BYTES],
+                            is_dep **facts, size_t *n);
 
 typedef struct is_bank_counts { uint64_t partitions, facts, turns, embeddings, segments, bytes; } is_bank_counts;
 is_status is_bank_count(is_bank *b, is_bank_counts *out);

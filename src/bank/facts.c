@@ -1,0 +1,192 @@
+/* facts.c - remembering facts and changing them. */
+#include <stdint.h>
+#include <string.h>
+
+#include "bank/sql.h"
+#include "base/clock.h"
+
+/* A fact with its defaults filled in. */
+typedef struct filled {
+    const char *text, *metadata; /* metadata NULL = the caller's default */
+    int64_t hash, event_time, write_time, valid_from, valid_to, expires, source_turn;
+} filled;
+
+static is_status fill(const inferscale_fact *f, size_t which, int64_t now, filled *out)
+{
+    char who[48];
+
+    IS_TRY(bank_check_text("fact", which, f->text));
+    bank_what("fact", which, who);
+    *out = (filled){ .text = f->text, .metadata = f->metadata && *f->metadata ? f->metadata : NULL, .write_time = now,
+                     .hash = (int64_t)is_checksum(f->text, strlen(f->text)), .event_time = f->event_time ? f->event_time : now,
+                     .valid_to = f->valid_to, .expires = f->expires, .source_turn = f->source_turn };
+    out->valid_from = f->valid_from ? f->valid_from : out->event_time;
+    if (out->valid_to && out->valid_to < out->valid_from)
+        return is_fail(INFERSCALE_E_INVALID, "%s would be valid to a time before it is valid from; swap or drop one of them", who);
+    if (out->source_turn < 0)
+        return is_fail(INFERSCALE_E_INVALID, "%s: the source turn %lld is no id; give a turn's id, or 0", who, (long long)out->source_turn);
+    return INFERSCALE_OK;
+}
+
+static is_status check_source(is_bank *b, const is_partition *p, size_t which, int64_t turn)
+{
+    char who[48];
+    is_status st;
+    int64_t there;
+    sql q;
+
+    if (turn == 0) return INFERSCALE_OK;
+    q = sql_open(b, "SELECT 1 FROM turns WHERE partition_id = ?1 AND item_id = ?2");
+    sql_i64(&q, p->id);
+    sql_i64(&q, turn);
+    there = sql_one_i64(&q, 0, &st);
+    if (st != INFERSCALE_OK || there) return st;
+    return is_fail(INFERSCALE_E_INVALID, "%s: the source turn %lld is not a turn of this memory; add the turn first, or give 0",
+                   bank_what("fact", which, who), (long long)turn);
+}
+
+/* The id of a current fact with the same text that makes this one superfluous, or 0: it must be found by whoever writes (the
+ * attributes that the scope gives are equal) and live at least as long, or remembering again would be a lost write. */
+static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_scope *scope, const filled *f, is_status *st)
+{
+    sql q = sql_open(b, "SELECT i.id FROM fact_versions f JOIN items i ON i.partition_id = f.partition_id AND i.id = f.item_id AND"
+                        " i.version = f.version WHERE f.partition_id = ?1 AND f.text_hash = ?2 AND f.text = ?3"
+                        " AND ?4 IN ('', i.agent) AND ?5 IN ('', i.run) AND ?6 IN ('', i.app)"
+                        " AND (f.valid_to = 0 OR (?7 <> 0 AND f.valid_to >= ?7))"
+                        " AND (f.expires = 0 OR (?8 <> 0 AND f.expires >= ?8)) ORDER BY i.id LIMIT 1");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, f->hash);
+    sql_text(&q, f->text);
+    sql_text(&q, scope->agent);
+    sql_text(&q, scope->run);
+    sql_text(&q, scope->app);
+    sql_i64(&q, f->valid_to);
+    sql_i64(&q, f->expires);
+    return sql_one_i64(&q, 0, st);
+}
+
+static is_status insert_version(is_bank *b, const is_partition *p, int64_t id, int64_t version, const filled *f)
+{
+    sql q = sql_open(b, "INSERT INTO fact_versions(partition_id, item_id, version, text, text_hash, event_time, write_time, valid_from,"
+                        " valid_to, expires, source_turn, metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,"
+                        " ifnull(json(?12), ifnull((SELECT metadata FROM fact_versions WHERE partition_id = ?1 AND item_id = ?2"
+                        " AND version = ?3 - 1), '{}')))");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_i64(&q, version);
+    sql_text(&q, f->text);
+    sql_i64(&q, f->hash);
+    sql_i64(&q, f->event_time);
+    sql_i64(&q, f->write_time);
+    sql_i64(&q, f->valid_from);
+    sql_i64(&q, f->valid_to);
+    sql_i64(&q, f->expires);
+    sql_i64(&q, f->source_turn);
+    sql_text_or_null(&q, f->metadata);
+    return sql_run(&q, NULL);
+}
+
+static is_status insert_fact(is_bank *b, const is_partition *p, const inferscale_scope *scope, const filled *f, int64_t *id)
+{
+    sql q = sql_open(b, "INSERT INTO items(partition_id, kind, version, user, agent, run, app) VALUES(?1, 1, 1, ?2, ?3, ?4, ?5)");
+
+    sql_i64(&q, p->id);
+    sql_text(&q, scope->user);
+    sql_text(&q, scope->agent);
+    sql_text(&q, scope->run);
+    sql_text(&q, scope->app);
+    IS_TRY(sql_run(&q, NULL));
+    *id = sqlite3_last_insert_rowid(b->db);
+    return insert_version(b, p, *id, 1, f);
+}
+
+static is_status add_one(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *fact, size_t which,
+                         int64_t now, inferscale_event *event)
+{
+    filled f;
+    is_status st;
+
+    IS_TRY(fill(fact, which, now, &f));
+    IS_TRY(bank_check_metadata(b, "fact", which, f.metadata));
+    IS_TRY(check_source(b, p, which, f.source_turn));
+    event->event = INFERSCALE_EVENT_NONE;
+    event->id = find_same(b, p, scope, &f, &st);
+    if (st != INFERSCALE_OK || event->id) return st;
+    event->event = INFERSCALE_EVENT_ADD;
+    return insert_fact(b, p, scope, &f, &event->id);
+}
+
+is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *facts, size_t n,
+                            inferscale_event *events)
+{
+    int64_t now = is_now_epoch();
+    size_t added = 0;
+    is_status st;
+
+    if (events && n) memset(events, 0, n * sizeof *events);
+    IS_TRY(bank_check_scope(scope));
+    for (size_t i = 0; i < n; i++) IS_TRY(bank_check_text("fact", i, facts[i].text)); /* cheap refusals before the file is locked */
+    IS_TRY(bank_begin(b));
+    st = INFERSCALE_OK;
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
+        inferscale_event event = { 0 };
+
+        st = add_one(b, p, scope, &facts[i], i, now, &event);
+        if (events) events[i] = event;
+        added += event.event == INFERSCALE_EVENT_ADD;
+    }
+    if (st == INFERSCALE_OK && added) st = bank_touch(b, p, false);
+    st = bank_end(b, st);
+    if (st != INFERSCALE_OK && events && n) memset(events, 0, n * sizeof *events);
+    return st;
+}
+
+/* ---- Changing ------------------------------------------------------------------------------------------------------------ */
+
+static is_status drop_embeddings(is_bank *b, const is_partition *p, int64_t id)
+{
+    sql q = sql_open(b, "DELETE FROM embeddings WHERE partition_id = ?1 AND item_id = ?2");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    return sql_run(&q, NULL);
+}
+
+static is_status change(is_bank *b, const is_partition *p, int64_t id, const filled *f, is_names *stale)
+{
+    int64_t version;
+    is_status st;
+    sql q = sql_open(b, "SELECT version FROM items WHERE partition_id = ?1 AND id = ?2 AND kind = 1");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    version = sql_one_i64(&q, 0, &st);
+    if (st != INFERSCALE_OK) return st;
+    if (!version)
+        return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; list the facts for their ids", (long long)id);
+    IS_TRY(bank_check_metadata(b, "fact", SIZE_MAX, f->metadata));
+    IS_TRY(check_source(b, p, SIZE_MAX, f->source_turn));
+    IS_TRY(bank_drop_dependents(b, p, id, stale)); /* everything made from the old text */
+    IS_TRY(drop_embeddings(b, p, id));
+    IS_TRY(insert_version(b, p, id, version + 1, f));
+    q = sql_open(b, "UPDATE items SET version = version + 1 WHERE partition_id = ?1 AND id = ?2");
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    IS_TRY(sql_run(&q, NULL));
+    return bank_touch(b, p, true);
+}
+
+is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, const inferscale_fact *fact, is_names *stale)
+{
+    filled f;
+    is_status st;
+
+    if (stale) *stale = (is_names){ 0 };
+    IS_TRY(fill(fact, SIZE_MAX, is_now_epoch(), &f));
+    IS_TRY(bank_begin(b));
+    st = bank_end(b, change(b, p, id, &f, stale));
+    if (st != INFERSCALE_OK && stale) is_names_free(stale);
+    return st;
+}

@@ -1,0 +1,235 @@
+/* read.c - reading what is remembered. */
+#include <string.h>
+
+#include "bank/sql.h"
+#include "base/mem.h"
+
+/* ---- Rows ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *column(const sql *q, int i)
+{
+    return bank_given((const char *)sqlite3_column_text(q->stmt, i));
+}
+
+bool bank_read_item(sql *q, inferscale_item *out)
+{
+    sqlite3_stmt *s = q->stmt;
+    const char *text = (const char *)sqlite3_column_text(s, 3);
+
+    memset(out, 0, sizeof *out);
+    if (!text) { /* an item without its version or turn, or no memory to convert it */
+        q->rc = sqlite3_errcode(q->bank->db) == SQLITE_NOMEM ? SQLITE_NOMEM : SQLITE_CORRUPT;
+        return false;
+    }
+    out->id = sqlite3_column_int64(s, 0);
+    out->kind = sqlite3_column_int(s, 1);
+    out->version = sqlite3_column_int(s, 2);
+    out->text = text;
+    out->event_time = sqlite3_column_int64(s, 4);
+    out->write_time = sqlite3_column_int64(s, 5);
+    out->valid_from = sqlite3_column_int64(s, 6);
+    out->valid_to = sqlite3_column_int64(s, 7);
+    out->expires = sqlite3_column_int64(s, 8);
+    out->source_turn = sqlite3_column_int64(s, 9);
+    out->metadata = column(q, 10);
+    out->speaker = column(q, 11);
+    out->conversation = column(q, 12);
+    out->external_id = column(q, 13);
+    out->user = column(q, 14);
+    out->agent = column(q, 15);
+    out->run = column(q, 16);
+    out->app = column(q, 17);
+    return true;
+}
+
+/* All rows into the list; ends the statement. */
+static is_status collect(sql *q, inferscale_list *list)
+{
+    is_status st = INFERSCALE_OK, ended;
+    inferscale_item item;
+
+    while (st == INFERSCALE_OK && sql_row(q)) {
+        if (!bank_read_item(q, &item)) break;
+        st = is_list_add(list, &item);
+    }
+    if (st != INFERSCALE_OK) q->rc = SQLITE_OK; /* keep the first sentence */
+    ended = sql_end(q);
+    return st != INFERSCALE_OK ? st : ended;
+}
+
+static is_status new_list(inferscale_list **out)
+{
+    *out = is_list_new();
+    return *out ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "no memory for a list of items; free some memory and try again");
+}
+
+/* The list is the caller's if st is OK, else gone. */
+static is_status hand_over(is_status st, inferscale_list **out)
+{
+    if (st != INFERSCALE_OK) {
+        inferscale_list_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+static void reverse(inferscale_list *l)
+{
+    for (size_t i = 0; i < l->n / 2; i++) {
+        inferscale_item swap = l->items[i];
+
+        l->items[i] = l->items[l->n - 1 - i];
+        l->items[l->n - 1 - i] = swap;
+    }
+}
+
+/* ---- Lists --------------------------------------------------------------------------------------------------------------- */
+
+is_status is_bank_list(is_bank *b, const is_partition *p, const inferscale_scope *filter, int kinds, int64_t after_id, size_t limit,
+                       inferscale_list **out)
+{
+    is_status st;
+    sql q;
+
+    IS_TRY(new_list(out));
+    st = bank_lock(b);
+    if (st != INFERSCALE_OK) return hand_over(st, out);
+    q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS BANK_FROM_CURRENT " WHERE i.partition_id = ?1 AND i.id > ?2 AND (i.kind & ?3) <> 0"
+                    " AND ?4 IN ('', i.agent) AND ?5 IN ('', i.run) AND ?6 IN ('', i.app) ORDER BY i.id LIMIT ?7");
+    sql_i64(&q, p->id);
+    sql_i64(&q, after_id);
+    sql_i64(&q, kinds ? kinds : INFERSCALE_FACTS | INFERSCALE_TURNS);
+    sql_text(&q, filter ? filter->agent : NULL);
+    sql_text(&q, filter ? filter->run : NULL);
+    sql_text(&q, filter ? filter->app : NULL);
+    sql_i64(&q, limit && limit < INT64_MAX ? (int64_t)limit : -1);
+    st = collect(&q, *out);
+    bank_unlock(b);
+    return hand_over(st, out);
+}
+
+is_status is_bank_get(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, inferscale_list **out)
+{
+    is_status st;
+
+    IS_TRY(new_list(out));
+    st = bank_read_begin(b);
+    if (st != INFERSCALE_OK) return hand_over(st, out);
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
+        sql q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS BANK_FROM_CURRENT " WHERE i.partition_id = ?1 AND i.id = ?2");
+
+        sql_i64(&q, p->id);
+        sql_i64(&q, ids[i]);
+        st = collect(&q, *out);
+    }
+    return hand_over(bank_read_end(b, st), out);
+}
+
+is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, inferscale_list **out)
+{
+    is_status st;
+    sql q;
+
+    IS_TRY(new_list(out));
+    st = bank_lock(b);
+    if (st != INFERSCALE_OK) return hand_over(st, out);
+    q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS " FROM items i LEFT JOIN fact_versions f ON f.partition_id = i.partition_id AND"
+                    " f.item_id = i.id" BANK_ITEM_JOINS " WHERE i.partition_id = ?1 AND i.id = ?2 ORDER BY f.version");
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    st = collect(&q, *out);
+    bank_unlock(b);
+    if (st == INFERSCALE_OK && (*out)->n == 0)
+        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; list it for the ids", (long long)id);
+    return hand_over(st, out);
+}
+
+/* ---- Neighbours: what the encoding policies put before a fact ------------------------------------------------------------- */
+
+static is_status before(is_bank *b, const char *literal, const is_partition *p, int64_t id, size_t w, inferscale_list **out)
+{
+    is_status st;
+    sql q;
+
+    IS_TRY(new_list(out));
+    st = bank_lock(b);
+    if (st != INFERSCALE_OK) return hand_over(st, out);
+    q = sql_open(b, literal);
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_i64(&q, w < INT64_MAX ? (int64_t)w : INT64_MAX);
+    st = collect(&q, *out);
+    bank_unlock(b);
+    if (st == INFERSCALE_OK) reverse(*out);
+    return hand_over(st, out);
+}
+
+is_status is_bank_turns_before(is_bank *b, const is_partition *p, int64_t turn_id, size_t w, inferscale_list **out)
+{
+    return before(b, "SELECT " BANK_ITEM_COLUMNS " FROM turns t JOIN items i ON i.partition_id = t.partition_id AND i.id = t.item_id"
+                     " JOIN conversations c ON c.id = t.conversation_id AND c.partition_id = t.partition_id"
+                     " LEFT JOIN fact_versions f ON 0 WHERE t.partition_id = ?1 AND t.conversation_id ="
+                     " (SELECT conversation_id FROM turns WHERE partition_id = ?1 AND item_id = ?2)"
+                     " AND t.item_id < ?2 ORDER BY t.item_id DESC LIMIT ?3", p, turn_id, w, out);
+}
+
+is_status is_bank_facts_before(is_bank *b, const is_partition *p, int64_t fact_id, size_t w, inferscale_list **out)
+{
+    return before(b, "SELECT " BANK_ITEM_COLUMNS BANK_FROM_CURRENT " WHERE i.partition_id = ?1 AND i.kind = 1 AND i.id < ?2 AND"
+                     " EXISTS(SELECT 1 FROM items WHERE partition_id = ?1 AND id = ?2) ORDER BY i.id DESC LIMIT ?3",
+                  p, fact_id, w, out);
+}
+
+/* ---- For the recall index -------------------------------------------------------------------------------------------------- */
+
+is_status is_bank_each(is_bank *b, const is_partition *p, int64_t after_id, is_bank_each_fn each, void *ctx)
+{
+    is_status st = INFERSCALE_OK, ended;
+    inferscale_item item;
+    sql q;
+
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS ", pt.speaker, pt.text" BANK_FROM_CURRENT
+                    " LEFT JOIN turns pt ON pt.partition_id = i.partition_id AND pt.item_id = (SELECT max(x.item_id) FROM turns x"
+                    " WHERE x.partition_id = t.partition_id AND x.conversation_id = t.conversation_id AND x.item_id < t.item_id)"
+                    " WHERE i.partition_id = ?1 AND i.id > ?2 ORDER BY i.id");
+    sql_i64(&q, p->id);
+    sql_i64(&q, after_id);
+    while (st == INFERSCALE_OK && sql_row(&q)) {
+        if (!bank_read_item(&q, &item)) break;
+        st = each(ctx, &item, column(&q, BANK_N_ITEM_COLUMNS), column(&q, BANK_N_ITEM_COLUMNS + 1));
+    }
+    if (st != INFERSCALE_OK) q.rc = SQLITE_OK;
+    ended = sql_end(&q);
+    bank_unlock(b);
+    return st != INFERSCALE_OK ? st : ended;
+}
+
+/* Members are equal if their types and values are; 1 and 1.0 are the same number, nested objects are compared as written. */
+static is_status match_one(is_bank *b, const is_partition *p, const char *metadata, int64_t id, bool *keep)
+{
+    is_status st;
+    sql q = sql_open(b, "SELECT NOT EXISTS(SELECT 1 FROM json_each(json(?3)) w WHERE NOT EXISTS("
+                        "SELECT 1 FROM json_each(ifnull(f.metadata, '{}')) m WHERE m.key = w.key AND m.value IS w.value AND"
+                        " (m.type = w.type OR (m.type IN ('integer', 'real') AND w.type IN ('integer', 'real')))))"
+                        " FROM items i LEFT JOIN fact_versions f ON f.partition_id = i.partition_id AND f.item_id = i.id AND"
+                        " f.version = i.version WHERE i.partition_id = ?1 AND i.id = ?2");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_text(&q, metadata);
+    *keep = sql_one_i64(&q, 0, &st) != 0;
+    return st;
+}
+
+is_status is_bank_match_metadata(is_bank *b, const is_partition *p, const char *metadata, const int64_t *ids, size_t n, bool *keep)
+{
+    is_status st;
+
+    if (n) memset(keep, 0, n * sizeof *keep);
+    if (!metadata || !*metadata) metadata = "{}";
+    IS_TRY(bank_read_begin(b));
+    st = bank_check_metadata(b, "filter", SIZE_MAX, metadata);
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) st = match_one(b, p, metadata, ids[i], &keep[i]);
+    return bank_read_end(b, st);
+}

@@ -1,0 +1,112 @@
+/* schema.c - the tables. Rules that hold for all of them:
+ *
+ * - Every row belongs to a partition, and the partition stands first in the key by which it is read: a statement cannot reach
+ *   another partition's rows by forgetting a condition, and a partition's rows lie together.
+ * - Ids are never used again (AUTOINCREMENT), so a stale id in a cache cannot come to mean something else.
+ * - Text that was not given is '', a number that was not given is 0: no NULLs, no three-valued logic. */
+#include "bank/schema.h"
+
+/* Version 1: what is remembered, and the books of embeddings and segments.
+ *
+ * items: facts (kind 1) and turns (kind 2) share one id space; version is the current one. fact_versions holds every version of
+ * a fact, turns the turns. owner_kind: 1 user, 2 agent, 3 run, 4 app. text_hash: XXH3-64 of the text, to find equal texts. */
+static const char version_1[] =
+    "CREATE TABLE partitions("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  tenant TEXT NOT NULL,"
+    "  owner_kind INTEGER NOT NULL CHECK(owner_kind BETWEEN 1 AND 4),"
+    "  owner TEXT NOT NULL CHECK(owner <> ''),"
+    "  key BLOB NOT NULL CHECK(length(key) = 32),"
+    "  epoch INTEGER NOT NULL DEFAULT 1,"
+    "  revision INTEGER NOT NULL DEFAULT 0,"
+    "  created INTEGER NOT NULL,"
+    "  UNIQUE(tenant, owner_kind, owner));"
+
+    "CREATE TABLE items("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  partition_id INTEGER NOT NULL REFERENCES partitions(id),"
+    "  kind INTEGER NOT NULL CHECK(kind IN (1, 2)),"
+    "  version INTEGER NOT NULL CHECK(version > 0),"
+    "  user TEXT NOT NULL, agent TEXT NOT NULL, run TEXT NOT NULL, app TEXT NOT NULL,"
+    "  UNIQUE(partition_id, id));"
+    "CREATE INDEX items_by_kind ON items(partition_id, kind, id);"
+
+    "CREATE TABLE fact_versions("
+    "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  text TEXT NOT NULL, text_hash INTEGER NOT NULL,"
+    "  event_time INTEGER NOT NULL, write_time INTEGER NOT NULL,"
+    "  valid_from INTEGER NOT NULL, valid_to INTEGER NOT NULL, expires INTEGER NOT NULL,"
+    "  source_turn INTEGER NOT NULL,"
+    "  metadata TEXT NOT NULL CHECK(json_valid(metadata)),"
+    "  PRIMARY KEY(partition_id, item_id, version),"
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id) ON DELETE CASCADE) WITHOUT ROWID;"
+    "CREATE INDEX fact_versions_by_text ON fact_versions(partition_id, text_hash);"
+    "CREATE INDEX fact_versions_by_source ON fact_versions(partition_id, source_turn) WHERE source_turn <> 0;"
+
+    "CREATE TABLE conversations("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  partition_id INTEGER NOT NULL REFERENCES partitions(id),"
+    "  name TEXT NOT NULL,"
+    "  UNIQUE(partition_id, name));"
+
+    "CREATE TABLE turns("
+    "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL,"
+    "  conversation_id INTEGER NOT NULL REFERENCES conversations(id),"
+    "  speaker TEXT NOT NULL, text TEXT NOT NULL, external_id TEXT NOT NULL,"
+    "  time INTEGER NOT NULL, write_time INTEGER NOT NULL,"
+    "  PRIMARY KEY(partition_id, item_id),"
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id) ON DELETE CASCADE) WITHOUT ROWID;"
+    "CREATE INDEX turns_by_conversation ON turns(partition_id, conversation_id, item_id);"
+    "CREATE INDEX turns_by_external_id ON turns(partition_id, external_id) WHERE external_id <> '';"
+
+    "CREATE TABLE embeddings("
+    "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL,"
+    "  fingerprint BLOB NOT NULL CHECK(length(fingerprint) = 32),"
+    "  version INTEGER NOT NULL, scale REAL NOT NULL,"
+    "  q BLOB NOT NULL," /* int8 values; the vector is scale * q */
+    "  PRIMARY KEY(partition_id, item_id, fingerprint),"
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id) ON DELETE CASCADE) WITHOUT ROWID;"
+
+    "CREATE TABLE segments("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  name BLOB NOT NULL CHECK(length(name) = 32),"
+    "  fingerprint BLOB NOT NULL CHECK(length(fingerprint) = 32),"
+    "  policy TEXT NOT NULL,"
+    "  n_tokens INTEGER NOT NULL, n_context INTEGER NOT NULL, n_computed INTEGER NOT NULL, bytes INTEGER NOT NULL,"
+    "  UNIQUE(partition_id, name, item_id, policy)," /* equal texts in equal contexts share a name and a file */
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id));"
+    "CREATE INDEX segments_by_item ON segments(partition_id, item_id, fingerprint, policy);"
+
+    /* The dependency table: which texts each segment's rows were computed from. No cascade from items: forgetting must drop the
+     * segments first, and a bug in that is an error here, not a segment without a history. */
+    "CREATE TABLE segment_deps("
+    "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  segment_id INTEGER NOT NULL REFERENCES segments(id) ON DELETE CASCADE,"
+    "  PRIMARY KEY(partition_id, item_id, version, segment_id),"
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id)) WITHOUT ROWID;"
+    "CREATE INDEX segment_deps_by_segment ON segment_deps(segment_id);";
+
+/* Version 2: placements (which memory stood before which turn of a conversation), and the names of segment files that must go:
+ * they are written in the transaction that forgets, so that a crash before the files are gone does not lose them. */
+static const char version_2[] =
+    "CREATE TABLE placements("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  partition_id INTEGER NOT NULL REFERENCES partitions(id),"
+    "  profile BLOB NOT NULL CHECK(length(profile) = 32),"
+    "  prefix BLOB NOT NULL CHECK(length(prefix) = 32)," /* hash of the messages before the turn */
+    "  write_time INTEGER NOT NULL,"
+    "  UNIQUE(partition_id, profile, prefix));"
+    "CREATE TABLE placement_items("
+    "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  placement_id INTEGER NOT NULL REFERENCES placements(id) ON DELETE CASCADE,"
+    "  position INTEGER NOT NULL,"
+    "  PRIMARY KEY(placement_id, position),"
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id)) WITHOUT ROWID;"
+    "CREATE INDEX placement_items_by_item ON placement_items(partition_id, item_id);"
+
+    "CREATE TABLE doomed("
+    "  partition_id INTEGER NOT NULL, name BLOB NOT NULL CHECK(length(name) = 32),"
+    "  PRIMARY KEY(partition_id, name)) WITHOUT ROWID;";
+
+const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2 };

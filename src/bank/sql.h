@@ -1,0 +1,99 @@
+/* sql.h - the bank's inside: the handle, statements, transactions. Only src/bank includes it. */
+#ifndef IS_BANK_SQL_H
+#define IS_BANK_SQL_H
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+#include "bank/bank.h"
+
+enum { BANK_CACHED = 96, BANK_NAME_MAX = 512, BANK_TEXT_MAX = 64 * 1024, BANK_BUSY_MS = 10000 };
+
+struct is_bank {
+    sqlite3 *db;
+    char *path;
+    bool read_only;
+    pthread_mutex_t lock;
+    struct { const char *sql; sqlite3_stmt *stmt; } cache[BANK_CACHED]; /* keyed by the address of the literal */
+    size_t n_cached;
+};
+
+/* The lock is held between these two; locking again in the same thread (a call from inside is_bank_each) is E_INTERNAL. */
+is_status bank_lock(is_bank *b);
+void bank_unlock(is_bank *b);
+
+/* A writing transaction with the lock held: st = bank_begin(b); if OK do things; return bank_end(b, st). bank_end commits if st
+ * is OK, else rolls back and returns st with its sentence kept. E_READONLY on a read-only bank. */
+is_status bank_begin(is_bank *b);
+is_status bank_end(is_bank *b, is_status st);
+/* A reading transaction: one snapshot for several statements. Ended by bank_read_end, which returns st. */
+is_status bank_read_begin(is_bank *b);
+is_status bank_read_end(is_bank *b, is_status st);
+
+/* The status of an SQLite result code, with a sentence that names the bank and the next step. */
+is_status bank_fail(const is_bank *b, int rc);
+
+/* One use of a statement. Errors are kept until sql_end, so that calls need no checks in between:
+ *     sql q = sql_open(b, "SELECT ... WHERE partition_id = ?1 ...");   // a literal: its address is the cache's key
+ *     sql_i64(&q, p->id);                                               // values are bound in order of ?1, ?2, ...
+ *     while (sql_row(&q)) ... sqlite3_column_*(q.stmt, i) ...
+ *     return sql_end(&q);
+ * Bound memory must live until sql_end. */
+typedef struct sql {
+    is_bank *bank;
+    sqlite3_stmt *stmt;
+    int at, rc;
+    bool cached;
+} sql;
+
+sql sql_open(is_bank *b, const char *literal);
+void sql_i64(sql *q, int64_t v);
+void sql_text(sql *q, const char *s);  /* NULL is bound as '' */
+void sql_text_or_null(sql *q, const char *s);
+void sql_blob(sql *q, const void *p, size_t n);
+void sql_real(sql *q, double v);
+bool sql_row(sql *q);                  /* steps; true if there is a row */
+is_status sql_end(sql *q);
+is_status sql_run(sql *q, int64_t *changes /* may be NULL */); /* steps to the end and ends: for writes */
+int64_t sql_one_i64(sql *q, int64_t none, is_status *st);      /* the first column of the first row, or none; ends */
+
+/* Checks of what callers hand in (check.c). which: 0-based, for the sentence ("fact 3: ..."). */
+is_status bank_check_scope(const inferscale_scope *scope);
+is_status bank_check_text(const char *what, size_t which, const char *text);
+is_status bank_check_name(const char *what, size_t which, const char *role, const char *name);
+/* NULL and "" pass. Must be a JSON object of at most BANK_TEXT_MAX bytes. The lock is held. */
+is_status bank_check_metadata(is_bank *b, const char *what, size_t which, const char *metadata);
+const char *bank_given(const char *s);  /* NULL as "" */
+const char *bank_what(const char *what, size_t which, char out[48]); /* "fact 3"; "the fact" for which = SIZE_MAX */
+
+/* Raises the partition's revision, and its epoch if asked. E_NOTFOUND if there is no such partition. */
+is_status bank_touch(is_bank *b, const is_partition *p, bool epoch);
+
+/* Drops every segment that depends on a version of the item, and the placements that hold it. Names that no segment uses any
+ * more are added to stale (may be NULL) and to the doomed table. In a transaction. */
+is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale);
+is_status bank_names_add(is_names *names, const void *name);
+
+/* The first column of all rows; ends the statement. *ids is is_free'd; NULL and 0 on failure. */
+is_status bank_collect_ids(sql *q, int64_t **ids, size_t *n);
+/* E_STALE unless the item is in the partition and this is its current version. */
+is_status bank_check_dep(is_bank *b, const is_partition *p, int64_t id, int version);
+
+/* Reading (read.c). The columns of BANK_ITEM_COLUMNS come first in every select whose rows are read as items. */
+#define BANK_ITEM_COLUMNS                                                                                                      \
+    "i.id, i.kind, ifnull(f.version, 1), ifnull(f.text, t.text), ifnull(f.event_time, t.time),"                                \
+    " ifnull(f.write_time, t.write_time), ifnull(f.valid_from, 0), ifnull(f.valid_to, 0), ifnull(f.expires, 0),"               \
+    " ifnull(f.source_turn, 0), ifnull(f.metadata, '{}'), ifnull(t.speaker, ''), ifnull(c.name, ''),"                          \
+    " ifnull(t.external_id, ''), i.user, i.agent, i.run, i.app"
+#define BANK_ITEM_JOINS                                                                                                        \
+    " LEFT JOIN turns t ON t.partition_id = i.partition_id AND t.item_id = i.id"                                               \
+    " LEFT JOIN conversations c ON c.id = t.conversation_id AND c.partition_id = i.partition_id"
+#define BANK_FROM_CURRENT                                                                                                      \
+    " FROM items i LEFT JOIN fact_versions f ON f.partition_id = i.partition_id AND f.item_id = i.id AND"                      \
+    " f.version = i.version" BANK_ITEM_JOINS
+enum { BANK_N_ITEM_COLUMNS = 18 };
+
+/* The row's item: its strings live until the next sql_row or sql_end. false (and the statement failed) if the row has no text. */
+bool bank_read_item(sql *q, inferscale_item *out);
+
+#endif
