@@ -1,0 +1,216 @@
+/* Codecs against the definition of their formats, against the hardware, and every SIMD level against the scalar oracle. */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kv/kernels.h"
+#include "support/kv_make.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static float float_of(uint32_t u)
+{
+    float x;
+
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* The value of a 16-bit float from its definition, in double. */
+static double value_of(uint16_t h, int exponent_bits, int mantissa_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1, e = h >> mantissa_bits & ((1 << exponent_bits) - 1);
+    double m = h & ((1 << mantissa_bits) - 1), sign = h & 0x8000 ? -1 : 1;
+
+    if (e == (1 << exponent_bits) - 1) return m != 0 ? NAN : sign * INFINITY;
+    return sign * (e ? ldexp(1 + ldexp(m, -mantissa_bits), e - bias) : ldexp(m, 1 - bias - mantissa_bits));
+}
+
+static void test_names(void **state)
+{
+    is_codec c;
+
+    for (int i = 0; i <= 2; i++) {
+        assert_int_equal(is_codec_parse(is_codec_name((is_codec)i), &c), INFERSCALE_OK);
+        assert_int_equal(c, i);
+    }
+    assert_int_equal(is_codec_parse("int3", &c), INFERSCALE_E_INVALID);
+    assert_int_equal(is_codec_parse(NULL, &c), INFERSCALE_E_INVALID);
+    assert_int_equal(is_codec_bytes(IS_CODEC_F32), 4);
+    assert_int_equal(is_codec_bytes(IS_CODEC_F16), 2);
+    assert_int_equal(is_codec_bytes(IS_CODEC_BF16), 2);
+}
+
+static void test_all_values_decode_and_round_trip(void **state)
+{
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        double f16 = value_of((uint16_t)h, 5, 10), bf16 = value_of((uint16_t)h, 8, 7);
+        float a = is_f32_from_f16((uint16_t)h), b = is_f32_from_bf16((uint16_t)h);
+
+        if (isnan(f16)) assert_true(isnan(a) && isnan(is_f32_from_f16(is_f16_from_f32(a))));
+        else if ((double)a != f16 || signbit(a) != (int)(h >> 15) * signbit(a) || is_f16_from_f32(a) != h)
+            fail_msg("f16 %04x is %.9g, not %.9g, and comes back as %04x", h, a, f16, is_f16_from_f32(a));
+        if (isnan(bf16)) assert_true(isnan(b) && isnan(is_f32_from_bf16(is_bf16_from_f32(b))));
+        else if ((double)b != bf16 || is_bf16_from_f32(b) != h)
+            fail_msg("bf16 %04x is %.9g, not %.9g, and comes back as %04x", h, b, bf16, is_bf16_from_f32(b));
+    }
+}
+
+/* Nearest even by looking at the two neighbours: independent of how the rounding is done. */
+static void check_nearest(float x, uint16_t h, float (*decode)(uint16_t), uint16_t infinity, float first_infinite)
+{
+    uint16_t magnitude = h & 0x7fff;
+    float ax = fabsf(x);
+    double here, below, above;
+
+    assert_int_equal(h >> 15, signbit(x) != 0);
+    if (ax >= first_infinite) {
+        assert_int_equal(magnitude, infinity);
+        return;
+    }
+    assert_true(magnitude < infinity);
+    here = fabs((double)decode(magnitude) - ax);
+    below = magnitude ? fabs((double)decode((uint16_t)(magnitude - 1)) - ax) : INFINITY;
+    above = magnitude + 1 < infinity ? fabs((double)decode((uint16_t)(magnitude + 1)) - ax) : INFINITY;
+    if (here > below || here > above || ((here == below || here == above) && (magnitude & 1)))
+        fail_msg("%.9g (%08x) became %04x", x, bits_of(x), h);
+}
+
+/* Every exponent, both signs, mantissas around every tie that 10 or 7 kept bits can have, and random ones. */
+static void test_rounding_is_nearest_even(void **state)
+{
+    uint64_t seed = kv_seed();
+
+    for (uint32_t e = 0; e < 255; e++) {
+        for (uint32_t i = 0; i < 6000; i++) {
+            uint32_t m = (uint32_t)kv_next(&seed) & 0x7fffff, u;
+
+            if (i % 3 == 0) m = (m & ~0x1fffu) | (0x1000 + (kv_below(&seed, 3) - 1)); /* f16 ties and their neighbours */
+            if (i % 3 == 1) m = (m & ~0xffffu) | (0x8000 + (kv_below(&seed, 3) - 1)); /* bf16 ties */
+            if (i % 30 == 2) m = (uint32_t)(1u << kv_below(&seed, 23)) - kv_below(&seed, 2);
+            u = (uint32_t)(kv_next(&seed) >> 63) << 31 | e << 23 | (m & 0x7fffff);
+            check_nearest(float_of(u), is_f16_from_f32(float_of(u)), is_f32_from_f16, 0x7c00, 65520.0f);
+            check_nearest(float_of(u), is_bf16_from_f32(float_of(u)), is_f32_from_bf16, 0x7f80, float_of(0x7f7f8000));
+        }
+    }
+    assert_int_equal(is_f16_from_f32(65519.996f), 0x7bff);
+    assert_int_equal(is_f16_from_f32(0x1p-25f), 0);
+    assert_int_equal(is_f16_from_f32(0x1.000002p-25f), 1);
+    assert_int_equal(is_f16_from_f32(-0.0f), 0x8000);
+    assert_int_equal(is_f16_from_f32(INFINITY), 0x7c00);
+    assert_int_equal(is_bf16_from_f32(-INFINITY), 0xff80);
+    assert_int_equal(is_bf16_from_f32(FLT_MAX), 0x7f80);
+    assert_true(isnan(is_f32_from_f16(is_f16_from_f32(float_of(0x7f800001)))));  /* payload only in bits that are cut */
+    assert_true(isnan(is_f32_from_bf16(is_bf16_from_f32(float_of(0xff800001)))));
+}
+
+#if defined(__x86_64__)
+static __attribute__((target("f16c"))) uint16_t hardware_f16(float x)
+{
+    return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+static __attribute__((target("f16c"))) float hardware_f32(uint16_t h)
+{
+    return _cvtsh_ss(h);
+}
+
+static void test_f16_equals_hardware(void **state)
+{
+    if (is_cpu_simd() < IS_SIMD_AVX2) {
+        print_message("this CPU (or INFERSCALE_SIMD) has no F16C: compared with the definition only\n");
+        return;
+    }
+    for (uint32_t h = 0; h < 0x10000; h++)
+        if (bits_of(hardware_f32((uint16_t)h)) != bits_of(is_f32_from_f16((uint16_t)h))) fail_msg("f16 %04x", h);
+    /* Every exponent with every value of the 16 upper mantissa bits, and the lower ones all 0, 1 (sticky), and all set. */
+    for (uint32_t upper = 0; upper < 1u << 25; upper++) {
+        uint32_t u = upper << 7 | (upper % 3 == 0 ? 0 : upper % 3 == 1 ? 1 : 0x7f);
+
+        if (hardware_f16(float_of(u)) != is_f16_from_f32(float_of(u))) fail_msg("f32 %08x", u);
+    }
+}
+#endif
+
+/* Random bits in all lengths, so that whole vectors, ends and nothing at all occur, at odd addresses, with a guard behind. */
+static void check_level(const is_kernels *k, is_codec from, is_codec to, uint64_t *seed)
+{
+    enum { MAX = 150 };
+    uint8_t src[4 * MAX + 1], want[4 * MAX + 9], got[4 * MAX + 9];
+
+    for (size_t n = 0; n <= MAX; n++) {
+        size_t bytes = n * is_codec_bytes(to);
+
+        for (size_t i = 0; i < sizeof src; i++) src[i] = (uint8_t)kv_next(seed);
+        memset(want, 0xa5, sizeof want);
+        memset(got, 0xa5, sizeof got);
+        is_kernels_scalar.convert(from, src + 1, to, want + 1, n);
+        k->convert(from, src + 1, to, got + 1, n);
+        if (memcmp(want, got, sizeof want))
+            fail_msg("%s: %zu values (%zu bytes) from %s to %s differ", k->name, n, bytes, is_codec_name(from), is_codec_name(to));
+    }
+}
+
+static void test_levels_give_the_same_bits(void **state)
+{
+    uint64_t seed = kv_seed();
+
+    for (int level = IS_SIMD_SCALAR; level <= IS_SIMD_VNNI; level++) {
+        const is_kernels *k = is_kernels_at((is_simd)level);
+
+        print_message("level %s: kernel %s\n", is_cpu_simd_name((is_simd)level), k->name);
+        for (int round = 0; round < 20; round++)
+            for (int from = 0; from <= 2; from++)
+                for (int to = 0; to <= 2; to++) check_level(k, (is_codec)from, (is_codec)to, &seed);
+    }
+}
+
+static void test_encode_decode_use_them(void **state)
+{
+    float x[37], y[37];
+    uint16_t h[37];
+    uint64_t seed = kv_seed();
+
+    for (int i = 0; i < 37; i++) x[i] = kv_float(&seed);
+    is_codec_encode(IS_CODEC_F16, x, h, 37);
+    is_codec_decode(IS_CODEC_F16, h, y, 37);
+    for (int i = 0; i < 37; i++) {
+        assert_int_equal(h[i], is_f16_from_f32(x[i]));
+        assert_true(fabsf(y[i] - x[i]) <= fabsf(x[i]) * 0x1p-11f + 0x1p-25f);
+    }
+    is_codec_encode(IS_CODEC_F32, x, y, 37);
+    assert_memory_equal(x, y, sizeof x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_all_values_decode_and_round_trip),
+        cmocka_unit_test(test_rounding_is_nearest_even),
+#if defined(__x86_64__)
+        cmocka_unit_test(test_f16_equals_hardware),
+#endif
+        cmocka_unit_test(test_levels_give_the_same_bits),
+        cmocka_unit_test(test_encode_decode_use_them),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
