@@ -1,0 +1,287 @@
+/* Composition: every SIMD level gives the scalar oracle's bits, for all pairs of types, pairings, ranges, strides and sizes; rows
+ * and columns hold exactly what an independent computation says, and nothing beside them is touched. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "kv/compose.h"
+#include "kv/kernels.h"
+#include "support/kv_make.h"
+
+#define OK(expr)                                                                                                               \
+    do {                                                                                                                       \
+        if ((expr) != INFERSCALE_OK) fail_msg("%s: %s", #expr, is_error());                                                    \
+    } while (0)
+
+/* ---- Kernels -------------------------------------------------------------------------------------------------------------- */
+
+static void random_values(is_codec c, uint8_t *p, size_t n, uint64_t *seed)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x = kv_below(seed, 40) ? kv_float(seed) : ldexpf(kv_float(seed), -(int)kv_below(seed, 30)); /* subnormals too */
+
+        is_codec_encode(c, &x, p + i * is_codec_bytes(c), 1);
+    }
+}
+
+/* One random rotation by both; whole buffers are compared, so that a store outside the rows is seen. */
+static void rotate_once(const is_kernels *k, uint64_t *seed, uint32_t max_dim)
+{
+    uint32_t head_dim = 2 + kv_below(seed, max_dim), rot_dim = 2 * (1 + kv_below(seed, head_dim / 2)), n = kv_below(seed, 6);
+    uint32_t rot_begin = kv_below(seed, 2) ? 0 : kv_below(seed, head_dim - rot_dim + 1);
+    uint32_t half = (rot_dim / 2 + 15) / 16 * 16, step = 2 * half;
+    is_codec from = (is_codec)kv_below(seed, 3), to = (is_codec)kv_below(seed, 3);
+    size_t src_step = head_dim * is_codec_bytes(from) + kv_below(seed, 70), dst_step = head_dim * is_codec_bytes(to) + kv_below(seed, 70);
+    size_t src_bytes = 5 * src_step + 8, dst_bytes = 5 * dst_step + 8;
+    uint8_t *src = is_calloc(1, src_bytes), *want = is_malloc(dst_bytes), *got = is_malloc(dst_bytes);
+    float *table = is_malloc_aligned(64, (5 * (size_t)step + 16) * sizeof *table);
+    is_rotate r = {
+        .src = src + 2, .dst = want + 2, .src_step = src_step, .dst_step = dst_step, .cos = table, .sin = table + half,
+        .table_step = step, .n_rows = n, .from = from, .to = to, .head_dim = head_dim, .rot_begin = rot_begin, .rot_dim = rot_dim,
+        .pairing = (uint8_t)(1 + kv_below(seed, 2)),
+    };
+
+    for (uint32_t t = 0; t < 5; t++) random_values(from, src + 2 + t * src_step, head_dim, seed);
+    for (size_t i = 0; i < 5 * (size_t)step + 16; i++) table[i] = (float)cos((double)kv_below(seed, 100000));
+    memset(want, 0x5a, dst_bytes);
+    memset(got, 0x5a, dst_bytes);
+    is_kernels_scalar.rotate(&r);
+    r.dst = got + 2;
+    k->rotate(&r);
+    if (memcmp(want, got, dst_bytes))
+        fail_msg("%s: %u rows, head %u, rotated %u+%u, pairing %u, %s to %s differ", k->name, n, head_dim, rot_begin, rot_dim, r.pairing,
+                 is_codec_name(from), is_codec_name(to));
+    if (from == to) { /* in place, as un-rotating does */
+        memcpy(got, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
+        memcpy(want, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
+        r.n_rows = n ? 1 : 0;
+        r.src = r.dst = want + 2;
+        is_kernels_scalar.rotate(&r);
+        r.src = r.dst = got + 2;
+        k->rotate(&r);
+        assert_memory_equal(want, got, dst_bytes);
+    }
+    is_free(src);
+    is_free(want);
+    is_free(got);
+    is_free(table);
+}
+
+static void test_rotate_kernels(void **state)
+{
+    uint64_t seed = kv_seed();
+
+    for (int level = IS_SIMD_AVX2; level <= IS_SIMD_AVX512; level++)
+        for (int i = 0; i < 6000; i++) rotate_once(is_kernels_at((is_simd)level), &seed, i % 10 ? 140 : 600);
+}
+
+static void test_copy_and_transpose_kernels(void **state)
+{
+    enum { MAX = 70 };
+    static uint8_t src[(MAX + 1) * (4 * MAX + 64)], want[sizeof src], got[sizeof src];
+    uint64_t seed = kv_seed();
+
+    for (size_t i = 0; i < sizeof src; i++) src[i] = (uint8_t)kv_next(&seed);
+    for (int i = 0; i < 6000; i++) {
+        const is_kernels *k = is_kernels_at(i % 2 ? IS_SIMD_AVX2 : IS_SIMD_AVX512);
+        size_t rows = kv_below(&seed, MAX), cols = kv_below(&seed, MAX), b = i % 3 == 0 ? 4 : 2;
+        size_t src_step = cols * b + kv_below(&seed, 60), dst_step = rows * b + kv_below(&seed, 60);
+
+        memset(want, 0x77, sizeof want);
+        memset(got, 0x77, sizeof got);
+        if (i % 3 == 2) {
+            dst_step = cols * b + kv_below(&seed, 60);
+            is_kernels_scalar.copy(src + 1, src_step, want + 3, dst_step, cols * b, rows);
+            k->copy(src + 1, src_step, got + 3, dst_step, cols * b, rows);
+        } else if (b == 4) {
+            is_kernels_scalar.transpose32(src + 1, src_step, want + 3, dst_step, rows, cols);
+            k->transpose32(src + 1, src_step, got + 3, dst_step, rows, cols);
+        } else {
+            is_kernels_scalar.transpose16(src + 1, src_step, want + 3, dst_step, rows, cols);
+            k->transpose16(src + 1, src_step, got + 3, dst_step, rows, cols);
+        }
+        if (memcmp(want, got, sizeof want)) fail_msg("%s: %zu x %zu of %zu bytes differ (sort %d)", k->name, rows, cols, b, i % 3);
+    }
+}
+
+/* ---- Composition ---------------------------------------------------------------------------------------------------------- */
+
+/* What element (head, dim, token) must be, by its definition. */
+static void expected(const is_segment *s, const is_rope *r, uint32_t plane, uint32_t head, uint32_t dim, uint32_t token, uint32_t pos,
+                     is_codec to, void *out)
+{
+    const is_segment_desc *d = is_segment_info(s);
+    const is_plane *p = &d->geometry->planes[plane];
+    size_t b = is_codec_bytes(d->codec);
+    const uint8_t *row = (const uint8_t *)is_segment_head(s, plane, head) + (size_t)token * p->head_dim * b;
+    uint32_t i = dim - p->rot_begin, half = p->rot_dim / 2, pair, other;
+    float x, y, c, z, value;
+    bool second;
+
+    if (p->pairing == IS_PAIR_NONE || dim < p->rot_begin || i >= p->rot_dim) {
+        if (d->codec == to) {
+            memcpy(out, row + dim * b, b);
+            return;
+        }
+        is_kernels_scalar.convert(d->codec, row + dim * b, to, out, 1);
+        return;
+    }
+    second = p->pairing == IS_PAIR_HALVES ? i >= half : i % 2;
+    pair = p->pairing == IS_PAIR_HALVES ? i % half : i / 2;
+    other = p->pairing == IS_PAIR_HALVES ? (second ? dim - half : dim + half) : (second ? dim - 1 : dim + 1);
+    is_kernels_scalar.convert(d->codec, row + dim * b, IS_CODEC_F32, &x, 1);
+    is_kernels_scalar.convert(d->codec, row + other * b, IS_CODEC_F32, &y, 1);
+    c = is_rope_cos(r, p->freq, pos + token)[pair];
+    z = is_rope_sin(r, p->freq, pos + token)[pair];
+    value = second ? y * z + x * c : x * c - y * z;
+    is_kernels_scalar.convert(IS_CODEC_F32, &value, to, out, 1);
+}
+
+/* One plane, random ranges and strides, to rows or columns, into a guarded buffer. */
+static void compose_once(const is_segment *s, const is_rope *r, uint32_t plane, bool columns, uint64_t *seed)
+{
+    const is_segment_desc *d = is_segment_info(s);
+    const is_plane *p = &d->geometry->planes[plane];
+    uint32_t t0 = kv_below(seed, d->n_tokens + 1), t1 = t0 + kv_below(seed, d->n_tokens - t0 + 1);
+    uint32_t h0 = kv_below(seed, p->n_heads + 1), h1 = h0 + kv_below(seed, p->n_heads - h0 + 1);
+    uint32_t pos = kv_below(seed, 400), n = t1 - t0, heads = h1 - h0;
+    is_codec to = (is_codec)kv_below(seed, 3);
+    size_t b = is_codec_bytes(to), head_stride = p->head_dim + kv_below(seed, 5);
+    size_t token_stride = head_stride * p->n_heads + kv_below(seed, 9), column_stride = n + kv_below(seed, 9);
+    size_t total = columns ? (size_t)p->n_heads * p->head_dim * column_stride : (size_t)d->n_tokens * token_stride;
+    uint8_t *dst = is_malloc(total * b + 32), *want = is_malloc(total * b + 32);
+
+    memset(dst, 0x99, total * b + 32);
+    memset(want, 0x99, total * b + 32);
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t k = 0; k < p->head_dim; k++)
+            for (uint32_t t = 0; t < n; t++) {
+                size_t at = columns ? ((size_t)h * p->head_dim + k) * column_stride + t : t * token_stride + h * head_stride + k;
+
+                expected(s, r, plane, h0 + h, k, t0 + t, pos - t0, to, want + 16 + at * b);
+            }
+    if (columns) OK(is_compose_columns(s, r, plane, t0, t1, h0, h1, pos, to, dst + 16, column_stride));
+    else OK(is_compose_rows(s, r, plane, t0, t1, h0, h1, pos, to, dst + 16, token_stride, head_stride));
+    if (memcmp(dst, want, total * b + 32))
+        fail_msg("plane %u (head %u, rotated %u+%u, pairing %u), tokens %u-%u, heads %u-%u, pos %u, %s to %s, %s", plane, p->head_dim,
+                 p->rot_begin, p->rot_dim, p->pairing, t0, t1, h0, h1, pos, is_codec_name(d->codec), is_codec_name(to),
+                 columns ? "columns" : "rows");
+    is_free(dst);
+    is_free(want);
+}
+
+static void test_rows_and_columns(void **state)
+{
+    uint64_t seed = kv_seed();
+
+    for (int round = 0; round < 400; round++) {
+        is_geometry *g = kv_random_geometry(&seed);
+        is_segment *s = kv_segment(g, (is_codec)kv_below(&seed, 3), 1 + kv_below(&seed, 70), 1, &seed);
+        is_rope *r;
+
+        OK(is_rope_new(g, 512, &r));
+        for (uint32_t plane = 0; plane < g->n_planes; plane++)
+            for (int i = 0; i < 4; i++) compose_once(s, r, plane, i % 2, &seed);
+        is_rope_free(r);
+        is_segment_unref(s);
+        is_geometry_free(g);
+    }
+}
+
+/* Wide planes cross the blocks' and the stage's sizes. */
+static void test_wide_planes(void **state)
+{
+    uint64_t seed = kv_seed();
+
+    for (int round = 0; round < 6; round++) {
+        is_geometry *g = kv_geometry(1, round % 2 ? 8 : 1, round % 2 ? 128 : 4096, 1 + round % 2, 0, round % 2 ? 128 : 64, 1e4, 1);
+        is_segment *s = kv_segment(g, (is_codec)(round % 3), 45, 1, &seed);
+        is_rope *r;
+
+        OK(is_rope_new(g, 512, &r));
+        for (int i = 0; i < 6; i++) compose_once(s, r, i % 2, i & 2, &seed);
+        is_rope_free(r);
+        is_segment_unref(s);
+        is_geometry_free(g);
+    }
+}
+
+/* Pieces put side by side are the whole: position and token offset go together. */
+static void test_pieces_make_the_whole(void **state)
+{
+    is_geometry *g = kv_smollm2();
+    uint64_t seed = kv_seed();
+    is_segment *s = kv_segment(g, IS_CODEC_F16, 28, 1, &seed);
+    uint16_t whole[28 * 192], pieces[28 * 192];
+    is_rope *r;
+
+    OK(is_rope_new(g, 2048, &r));
+    for (uint32_t cut = 0; cut <= 28; cut++) {
+        OK(is_compose_rows(s, r, 0, 0, 28, 0, 3, 1000, IS_CODEC_F16, whole, 192, 64));
+        OK(is_compose_rows(s, r, 0, 0, cut, 0, 3, 1000, IS_CODEC_F16, pieces, 192, 64));
+        OK(is_compose_rows(s, r, 0, cut, 28, 0, 1, 1000 + cut, IS_CODEC_F16, pieces + cut * 192, 192, 64));
+        OK(is_compose_rows(s, r, 0, cut, 28, 1, 3, 1000 + cut, IS_CODEC_F16, pieces + cut * 192 + 64, 192, 64));
+        assert_memory_equal(whole, pieces, sizeof whole);
+    }
+    OK(is_compose_rows(s, r, 0, 0, 28, 0, 3, 1001, IS_CODEC_F16, pieces, 192, 64)); /* another position must show */
+    assert_memory_not_equal(whole, pieces, sizeof whole);
+    is_rope_free(r);
+    is_segment_unref(s);
+    is_geometry_free(g);
+}
+
+static void test_refusals(void **state)
+{
+    is_geometry *g = kv_smollm2(), *other = kv_geometry(30, 3, 64, IS_PAIR_HALVES, 0, 32, 10000, 1);
+    uint64_t seed = kv_seed();
+    is_segment *s = kv_segment(g, IS_CODEC_F16, 8, 1, &seed);
+    uint16_t dst[8 * 192], before[8 * 192];
+    is_rope *r, *r2;
+
+    OK(is_rope_new(g, 64, &r));
+    OK(is_rope_new(other, 64, &r2));
+    memset(dst, 1, sizeof dst);
+    memcpy(before, dst, sizeof dst);
+#define REFUSED(...) assert_int_equal(is_compose_rows(__VA_ARGS__, 192, 64), INFERSCALE_E_INVALID)
+    REFUSED(NULL, r, 0, 0, 8, 0, 3, 0, IS_CODEC_F16, dst);
+    REFUSED(s, r, 60, 0, 8, 0, 3, 0, IS_CODEC_F16, dst);
+    REFUSED(s, r, 0, 0, 9, 0, 3, 0, IS_CODEC_F16, dst);
+    REFUSED(s, r, 0, 5, 4, 0, 3, 0, IS_CODEC_F16, dst);
+    REFUSED(s, r, 0, 0, 8, 0, 4, 0, IS_CODEC_F16, dst);
+    REFUSED(s, r, 0, 0, 8, 3, 2, 0, IS_CODEC_F16, dst);
+    REFUSED(s, r, 0, 0, 8, 0, 3, 57, IS_CODEC_F16, dst);
+    REFUSED(s, r, 0, 0, 8, 0, 3, UINT32_MAX, IS_CODEC_F16, dst);
+    REFUSED(s, r, 0, 0, 8, 0, 3, 0, (is_codec)3, dst);
+    REFUSED(s, r, 0, 0, 8, 0, 3, 0, IS_CODEC_F16, NULL);
+    REFUSED(s, NULL, 0, 0, 8, 0, 3, 0, IS_CODEC_F16, dst);
+    REFUSED(s, r2, 0, 0, 8, 0, 3, 0, IS_CODEC_F16, dst);
+    assert_int_equal(is_compose_columns(s, r, 0, 0, 9, 0, 3, 0, IS_CODEC_F16, dst, 8), INFERSCALE_E_INVALID);
+    assert_int_equal(is_compose_columns(s, r, 0, 0, 8, 0, 3, 57, IS_CODEC_F16, dst, 8), INFERSCALE_E_INVALID);
+    assert_memory_equal(dst, before, sizeof dst);
+    OK(is_compose_rows(s, NULL, 1, 0, 8, 0, 3, UINT32_MAX, IS_CODEC_F16, dst, 192, 64)); /* V needs neither table nor position */
+    OK(is_compose_rows(s, r, 0, 8, 8, 0, 3, 64, IS_CODEC_F16, dst, 192, 64));            /* nothing */
+    is_rope_free(r);
+    is_rope_free(r2);
+    is_segment_unref(s);
+    is_geometry_free(g);
+    is_geometry_free(other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rotate_kernels),  cmocka_unit_test(test_copy_and_transpose_kernels),
+        cmocka_unit_test(test_rows_and_columns), cmocka_unit_test(test_wide_planes),
+        cmocka_unit_test(test_pieces_make_the_whole), cmocka_unit_test(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
