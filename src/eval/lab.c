@@ -37,12 +37,11 @@ is_status lab_open(const inferscale_options *options, const char *user, lab **ou
 
     *out = NULL;
     if (l == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the experiment's store");
-    l->scope = (inferscale_scope){ .user = user };
     st = make_home(&l->home);
     own.home = l->home;
     own.read_only = 0;
     if (st == INFERSCALE_OK) st = inferscale_open(&l->is, &own);
-    if (st == INFERSCALE_OK) st = is_bank_partition(l->is->bank, &l->scope, true, &l->partition);
+    if (st == INFERSCALE_OK) st = lab_use(l, user);
     if (st != INFERSCALE_OK) {
         lab_close(l);
         return st;
@@ -57,7 +56,17 @@ void lab_close(lab *l)
     inferscale_close(l->is);
     if (l->home) nftw(l->home, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     is_free(l->home);
+    is_free(l->user);
     is_free(l);
+}
+
+is_status lab_use(lab *l, const char *user)
+{
+    is_free(l->user);
+    l->user = is_strdup(user);
+    if (l->user == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the experiment's store");
+    l->scope = (inferscale_scope){ .user = l->user };
+    return is_bank_partition(l->is->bank, &l->scope, true, &l->partition);
 }
 
 is_status lab_remember(lab *l, const inferscale_fact *facts, size_t n, int64_t *ids)

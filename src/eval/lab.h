@@ -9,13 +9,17 @@
 typedef struct lab {
     inferscale *is;
     char *home;
-    inferscale_scope scope;   /* whose memory the experiment fills */
+    char *user;
+    inferscale_scope scope;   /* whose memory the experiment fills; .user = user */
     is_partition partition;   /* refreshed by the functions below */
 } lab;
 
 /* options->home is ignored. *out is to be closed, also by the caller's error path; NULL on failure. */
 is_status lab_open(const inferscale_options *options, const char *user, lab **out);
 void lab_close(lab *l);       /* removes the folder; NULL is allowed */
+
+/* From now on the memory of another user (a partition of its own). */
+is_status lab_use(lab *l, const char *user);
 
 /* Adds facts; ids[n] (may be NULL) receives their ids (of a text given twice, the same). */
 is_status lab_remember(lab *l, const inferscale_fact *facts, size_t n, int64_t *ids);

@@ -1,0 +1,89 @@
+/* fidelity.h - how much does injected memory change the answer, measured without a judge (docs/evaluation.md).
+ *
+ * Arms, for each question over the same retrieved facts with the same token ids:
+ *
+ *   A       the text twin: everything computed jointly; the reference
+ *   B       injected, one for each encoding policy and number of repaired facts
+ *   C       no memory
+ *   D       the question's own evidence only, as text (optional)
+ *   N       A batched otherwise: the numerical floor
+ *   S       the yardstick: A with its facts in another order, the best one still last; mean of several seeded permutations
+ *   S_free  the same with the best one anywhere
+ *
+ * Each is led along A's own greedy answer and compared with A: mean KL(A || arm) a token. The order ratio is an arm's mean KL
+ * over a reordering's. A reordering is a change nobody would call an error; below 1 an arm is closer to A than that. */
+#ifndef IS_EVAL_FIDELITY_H
+#define IS_EVAL_FIDELITY_H
+
+#include "eval/lab.h"
+#include "eval/stats.h"
+
+enum { FIDELITY_POLICIES = 8, FIDELITY_REPAIRS = 4, FIDELITY_ARMS = FIDELITY_POLICIES * FIDELITY_REPAIRS + 6 };
+
+typedef struct fidelity_options {
+    const locomo_conversation *const *conversations; /* [n_conversations] */
+    size_t n_conversations;
+    is_policy policies[FIDELITY_POLICIES];
+    size_t n_policies;
+    uint32_t repairs[FIDELITY_REPAIRS];  /* the m best facts computed; 0 = none */
+    size_t n_repairs;
+    uint32_t k;               /* facts a question, 1..1000 */
+    size_t n_questions;       /* drawn without replacement from categories 1-4; fewer if there are fewer */
+    uint32_t n_tokens;        /* of the answer */
+    uint32_t n_orders;        /* permutations of each yardstick */
+    uint32_t floor_batch;     /* decode size of arm N */
+    int method;               /* retrieval: INFERSCALE_LEXICAL, ... */
+    bool gold;                /* run arm D */
+    uint64_t seed;
+    const volatile int *cancel;          /* may be NULL; what is complete by then is kept */
+    inferscale_progress_fn on_progress;  /* may be NULL */
+    void *progress_ctx;
+} fidelity_options;
+
+/* One arm's measurements; [i] is question i's, NaN where it has none (D without evidence, the orders' nll). */
+typedef struct fidelity_arm {
+    char name[8];
+    const char *policy;       /* B; else NULL. Borrowed from the options */
+    uint32_t repair;          /* B */
+    double cost;              /* B: tokens computed a token stored when its facts were encoded */
+    double *kl, *kl_first, *top1, *nll;
+} fidelity_arm;
+
+typedef struct fidelity {
+    fidelity_arm arms[FIDELITY_ARMS];    /* arms[0] is A: only its nll means something */
+    size_t n_arms;
+    size_t n_questions;       /* complete; the arrays' length */
+    size_t n_skipped;         /* drawn, but retrieval found fewer than k facts: replaced by others */
+    uint32_t *group;          /* [n_questions] the conversation's index */
+    size_t n_conversations;
+    double prompt_tokens, fact_tokens;   /* mean a question */
+    bool cancelled;
+} fidelity;
+
+/* Encodes what is needed, then question by question, arm by arm. Loads the lab's model. E_UNSUPPORTED if the model cannot be
+ * injected. *out is freed with fidelity_free; a cancelled run with one complete question or more is OK. */
+is_status fidelity_run(lab *l, const fidelity_options *options, fidelity **out);
+void fidelity_free(fidelity *f);
+
+/* What is reported of an arm: means over questions with 95% intervals (questions are resampled; conversations, if there are
+ * several). */
+typedef struct fidelity_row {
+    const char *arm, *policy;
+    uint32_t repair;
+    size_t n;                 /* questions */
+    double kl_mean, kl_median, kl_p90, kl_first, top1;
+    stats_interval kl;
+    double nll_delta;         /* gold answer, nats a token, against A; NaN = not measured */
+    stats_interval nll;
+    /* Order ratios; void (NaN) unless the yardstick's mean KL is above 5 times that of N. */
+    double ratio_free, ratio_last;               /* against S_free and S */
+    stats_interval ratio_free_i, ratio_last_i;
+    double memory_kept;       /* (NLL_C - NLL_X) / (NLL_C - NLL_A); NaN if its denominator's interval holds 0 */
+    stats_interval memory_kept_i;
+    double cost;              /* B: tokens computed a token stored; else NaN */
+} fidelity_row;
+
+/* rows[FIDELITY_ARMS]: B, C, D, N, S, S_free in the order measured (A is the reference and has none); *n = how many. */
+is_status fidelity_rows(const fidelity *f, uint64_t seed, fidelity_row *rows, size_t *n);
+
+#endif
