@@ -1,0 +1,144 @@
+/* engine.c - the host's side of an engine: one lock around a plug-in's instance, and memory that is the host's own. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+
+struct is_engine {
+    pthread_mutex_t lock;
+    const is_engine_vtable *v;
+    void *impl;
+    is_engine_info info;
+};
+
+is_status is_engine_open(const char *plugin_dir, const char *name, const is_engine_opts *opts, is_engine **out)
+{
+    const is_plugin *plugin;
+    is_engine *e;
+    is_status st;
+
+    *out = NULL;
+    IS_TRY(is_plugin_load(plugin_dir, name, &plugin));
+    if (!plugin->engine) return is_fail(INFERSCALE_E_UNSUPPORTED, "the plug-in '%s' has no engine; use 'llama' or 'mock'", name);
+    e = is_calloc(1, sizeof *e);
+    if (!e) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine");
+    e->v = plugin->engine;
+    if (pthread_mutex_init(&e->lock, NULL) != 0) {
+        is_free(e);
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine's lock");
+    }
+    st = e->v->open(opts, &e->impl);
+    if (st == INFERSCALE_OK) st = e->v->info(e->impl, &e->info);
+    if (st != INFERSCALE_OK) {
+        is_engine_close(e);
+        return st;
+    }
+    *out = e;
+    return INFERSCALE_OK;
+}
+
+void is_engine_close(is_engine *e)
+{
+    if (!e) return;
+    if (e->impl) e->v->close(e->impl);
+    pthread_mutex_destroy(&e->lock);
+    is_free(e);
+}
+
+/* These three are fixed once the engine is open, so they need no lock. */
+const is_engine_info *is_engine_describe(is_engine *e)
+{
+    return &e->info;
+}
+
+const is_geometry *is_engine_geometry(is_engine *e)
+{
+    return e->v->geometry(e->impl);
+}
+
+const is_chat_format *is_engine_chat(is_engine *e)
+{
+    return e->v->chat_format(e->impl);
+}
+
+is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n)
+{
+    int32_t *theirs = NULL;
+    is_status st;
+
+    *out = NULL;
+    *n = 0;
+    pthread_mutex_lock(&e->lock);
+    st = e->v->tokenize(e->impl, text, len, parse_special, add_bos, &theirs, n);
+    if (st == INFERSCALE_OK) {
+        *out = is_malloc((*n + 1) * sizeof **out);
+        if (*out && *n) memcpy(*out, theirs, *n * sizeof **out);
+        e->v->tokens_free(e->impl, theirs);
+        if (!*out) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for %u tokens", *n);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (st != INFERSCALE_OK) *n = 0;
+    return st;
+}
+
+/* One expression under the lock. */
+#define LOCKED(type, expr)                                                                                                     \
+    type locked_;                                                                                                              \
+    pthread_mutex_lock(&e->lock);                                                                                              \
+    locked_ = (expr);                                                                                                          \
+    pthread_mutex_unlock(&e->lock);                                                                                            \
+    return locked_
+
+int is_engine_piece(is_engine *e, int32_t token, char *buf, int cap)
+{
+    LOCKED(int, e->v->token_piece(e->impl, token, buf, cap));
+}
+
+bool is_engine_is_eog(is_engine *e, int32_t token)
+{
+    LOCKED(bool, e->v->is_eog(e->impl, token));
+}
+
+is_status is_engine_capture(is_engine *e, is_capture *c)
+{
+    LOCKED(is_status, e->v->capture(e->impl, c));
+}
+
+is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
+{
+    LOCKED(is_status, e->v->start(e->impl, plan, opts, run, stats));
+}
+
+is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats)
+{
+    LOCKED(is_status, e->v->extend(e->impl, run, more, opts, stats));
+}
+
+is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token)
+{
+    LOCKED(is_status, e->v->sample(e->impl, run, token));
+}
+
+is_status is_engine_feed(is_engine *e, is_run *run, int32_t token)
+{
+    LOCKED(is_status, e->v->feed(e->impl, run, token));
+}
+
+const float *is_engine_logits(is_engine *e, is_run *run)
+{
+    LOCKED(const float *, e->v->logits(e->impl, run));
+}
+
+uint32_t is_engine_run_tokens(is_engine *e, is_run *run)
+{
+    LOCKED(uint32_t, e->v->run_tokens(e->impl, run));
+}
+
+void is_engine_finish(is_engine *e, is_run *run)
+{
+    if (!e || !run) return;
+    pthread_mutex_lock(&e->lock);
+    e->v->finish(e->impl, run);
+    pthread_mutex_unlock(&e->lock);
+}

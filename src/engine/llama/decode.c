@@ -1,0 +1,74 @@
+/* decode.c - tokens to libllama, checked first, in batches; sequences. */
+#include "engine/llama/internal.h"
+
+bool is_llama_abort(void *engine)
+{
+    is_llama *e = engine;
+
+    return e->cancel && *e->cancel;
+}
+
+is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= e->n_vocab)
+            return is_fail(INFERSCALE_E_INVALID, "token %d at index %u is outside the model's vocabulary of %u; tokenise with this model",
+                           tokens[i], i, e->n_vocab);
+    return INFERSCALE_OK;
+}
+
+/* The status of a non-zero llama_decode. */
+static is_status decode_failed(int32_t rc)
+{
+    if (rc == 2) return is_fail(INFERSCALE_E_CANCELLED, "cancelled while the engine was computing");
+    if (rc == 1)
+        return is_fail(INFERSCALE_E_CONTEXT, "no free cells in the engine's context; end other conversations or raise n_ctx");
+    if (rc == SHIM_THROWN)
+        return is_fail(INFERSCALE_E_ENGINE, "libllama failed while computing (%s); run 'inferscale doctor'", is_shim_error());
+    return is_fail(INFERSCALE_E_ENGINE, "llama_decode failed with %d (%s); run 'inferscale doctor'", rc, is_llama_last_error());
+}
+
+is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const int32_t *tokens, uint32_t n, uint32_t pos,
+                          uint32_t batch, bool want_last)
+{
+    uint32_t most = llama_n_batch(ctx) < e->n_batch ? llama_n_batch(ctx) : e->n_batch;
+
+    IS_TRY(is_tokens_check(e, tokens, n));
+    if (batch == 0 || batch > most) batch = most;
+    e->b_id = seq;
+    is_llama_clear_error();
+    for (uint32_t done = 0; done < n;) {
+        uint32_t m = n - done < batch ? n - done : batch;
+        struct llama_batch b = { .n_tokens = (int32_t)m, .token = (llama_token *)(tokens + done), .pos = e->b_pos,
+                                 .n_seq_id = e->b_nseq, .seq_id = e->b_seq, .logits = e->b_out };
+        int32_t rc;
+
+        if (is_llama_abort(e)) return decode_failed(2);
+        for (uint32_t i = 0; i < m; i++) {
+            e->b_pos[i] = (int32_t)(pos + done + i);
+            e->b_out[i] = 0;
+        }
+        e->b_out[m - 1] = want_last && done + m == n;
+        rc = is_shim_decode(ctx, b);
+        if (rc != 0) return decode_failed(rc);
+        done += m;
+    }
+    return INFERSCALE_OK;
+}
+
+int is_seq_take(is_llama *e)
+{
+    for (int i = 0; i < SEQ_SCRATCH; i++)
+        if (!e->seq_used[i]) {
+            e->seq_used[i] = true;
+            return i;
+        }
+    return -1;
+}
+
+void is_seq_drop(is_llama *e, int seq)
+{
+    if (seq < 0) return;
+    llama_memory_seq_rm(llama_get_memory(e->serve), seq, -1, -1);
+    e->seq_used[seq] = false;
+}

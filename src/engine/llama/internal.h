@@ -1,0 +1,232 @@
+/* internal.h - what the files of the llama plug-in share: one engine's state, and who does what.
+ *
+ *   model.c       open, close, info, contexts         gguf_check.c   is this file fit for libllama
+ *   text.c        tokens and pieces                   chat_format.c  the literal pieces of the chat template
+ *   probe.c       geometry from the live graph        capture.c      F32 rows of a span
+ *   layout.c      the sequence-state blob's framing   inject.c       stored segments -> blob -> cache
+ *   prefix.c      exact prefixes kept between runs    run.c          start, extend, feed, finish
+ *   decode.c      token batches, errors, cancel       sample.c       logits -> token
+ *   tuning.c      flash attention by measuring        selftest.c     layout, rope and identity at load
+ *   fingerprint.c what KV depends on                  plugin.c       the table; log lines to the host
+ *
+ * One engine is used by one thread at a time (the host serialises). libllama asserts on bad ids and ranges, which ends the
+ * process, so everything is checked before it is called. */
+#ifndef IS_LLAMA_INTERNAL_H
+#define IS_LLAMA_INTERNAL_H
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/llama/shim.h"
+#include "kv/compose.h"
+#include "kv/rope.h"
+
+enum {
+    SEQ_MAX = 32,            /* sequences of the serving context */
+    SEQ_SCRATCH = SEQ_MAX - 1,
+    PREFIX_MAX = 8,          /* exact prefixes kept */
+    UBATCH = 512,
+};
+
+/* One block of the state blob: the planes of one KV cache, in the blob's order (all K, then all V). Sliding-window models have
+ * two: full layers, then window layers. */
+typedef struct is_block {
+    uint32_t n_k, n_v;
+    uint32_t *k, *v;         /* plane indices; owned */
+    uint32_t window;         /* 0 = full layers */
+} is_block;
+
+typedef struct is_layout {
+    uint32_t n_blocks;
+    is_block block[2];
+    bool v_trans;
+} is_layout;
+
+/* An exact prefix: tokens whose KV was computed here, in this order, at positions 0 ..., with nothing injected. */
+typedef struct is_prefix {
+    int32_t *tokens;         /* [n]; NULL = unused */
+    uint32_t n;
+    int seq;                 /* its sequence; -1 = parked: bytes hold its state, no cells are used */
+    uint8_t *bytes;
+    size_t n_bytes;
+    uint64_t used_at;        /* for LRU */
+    uint32_t n_runs;         /* live runs that share its cells */
+} is_prefix;
+
+struct is_run {
+    int seq;                 /* its sequence */
+    uint32_t pos;            /* position of the next token */
+    float *logits;           /* [n_vocab] of the last token */
+    bool has_logits, broken; /* broken: a failed extend could not be undone */
+    int prefix;              /* index of the prefix it shares cells with; -1 = none */
+    is_sampling sampling;
+    struct llama_sampler *chain; /* NULL = greedy */
+    struct is_run *next;
+};
+
+typedef struct is_llama {
+    char *path, *cache_dir;
+    struct llama_model *model;
+    const struct llama_vocab *vocab;
+    struct llama_context *serve, *capture; /* capture holds one sequence, 0 */
+    struct ggml_threadpool *pool;          /* NULL with one thread */
+    is_engine_info info;
+    uint8_t file_hash[IS_HASH_BYTES];
+    uint32_t n_ctx, n_vocab, n_batch;
+    bool no_partial_memory;                /* recurrent state: sequences cannot be cut, so no prefixes are kept */
+
+    is_geometry *geometry;                 /* NULL = not known or not usable */
+    is_rope *rope;
+    is_layout layout;
+    is_chat_format chat;
+
+    uint8_t *blob;                         /* composition buffer, kept */
+    size_t blob_cap;
+
+    bool seq_used[SEQ_MAX];
+    is_prefix prefixes[PREFIX_MAX];
+    uint64_t clock;                        /* LRU time */
+    is_run *runs;
+    llama_token_data *candidates;          /* [n_vocab], made at the first sampling */
+
+    const volatile int *cancel;            /* of the call in progress; NULL = none */
+
+    /* the batch given to libllama, n_batch long */
+    int32_t *b_pos, *b_nseq;
+    llama_seq_id **b_seq;
+    llama_seq_id b_id;
+    int8_t *b_out;
+
+    /* capture: what sequence 0 of the capture context holds, and where rows go */
+    int32_t *held;                         /* [n_ctx] tokens */
+    uint32_t n_held, held_pos0;
+    struct is_tap *tap;                    /* the eval callback's state */
+} is_llama;
+
+/* Stored in the engine's own thread-local: the last error line libllama logged, so that a failed load can say why. */
+const char *is_llama_last_error(void);
+void is_llama_clear_error(void);
+
+/* ---- gguf_check.c ---- */
+typedef struct is_gguf_facts {
+    uint64_t file_bytes;
+    char weights[32];        /* type of most of the tensor bytes, e.g. "Q4_0" */
+    char arch[32];           /* general.architecture; "" if absent */
+} is_gguf_facts;
+/* Walks the whole header: magic, version, counts, keys, tensor table, and that every tensor lies inside the file. E_MODEL. */
+is_status is_gguf_check(const char *path, is_gguf_facts *out);
+
+/* ---- fingerprint.c ---- */
+/* Hash of the file's content; kept in cache_dir (may be NULL) by device, inode, size and time. */
+is_status is_file_fingerprint(const char *path, const char *cache_dir, uint8_t out[IS_HASH_BYTES]);
+/* The engine's fingerprint from the file's hash and the geometry (which holds the rope settings). */
+is_status is_engine_fingerprint(is_llama *e);
+/* A small text kept in cache_dir under a hashed name; false = absent. */
+bool is_cache_read(const char *cache_dir, const char *kind, const uint8_t key[IS_HASH_BYTES], char *out, size_t cap);
+void is_cache_write(const char *cache_dir, const char *kind, const uint8_t key[IS_HASH_BYTES], const char *text);
+
+/* ---- model.c ---- */
+is_status is_llama_open(const is_engine_opts *opts, void **impl);
+void is_llama_close(void *impl);
+is_status is_llama_info(void *impl, is_engine_info *out);
+const is_geometry *is_llama_geometry(void *impl);
+const is_chat_format *is_llama_chat(void *impl);
+/* A context of this engine's model. NULL on failure (no sentence). tap: the eval callback's state or NULL. */
+struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, bool flash_attention,
+                                       struct is_tap *tap);
+/* Marks the model as one that cannot be injected, for this reason. */
+void is_llama_refuse(is_llama *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- text.c ---- */
+is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+void is_llama_tokens_free(void *impl, int32_t *tokens);
+int is_llama_piece(void *impl, int32_t token, char *buf, int cap);
+bool is_llama_is_eog(void *impl, int32_t token);
+
+/* ---- chat_format.c ---- */
+is_status is_chat_format_find(is_llama *e);
+void is_chat_format_free(is_chat_format *f);
+
+/* ---- decode.c ---- */
+bool is_llama_abort(void *engine);       /* ggml's abort callback: polls engine->cancel */
+/* Runs n tokens of one sequence of ctx at pos ..., in decodes of at most `batch` tokens; the last token's logits if want_last.
+ * E_CANCELLED, E_CONTEXT (no free cell), E_ENGINE, E_INVALID (a token outside the vocabulary). What was run before a failure
+ * stays in the sequence: the caller undoes it. */
+is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const int32_t *tokens, uint32_t n, uint32_t pos,
+                          uint32_t batch, bool want_last);
+is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n);
+int is_seq_take(is_llama *e);            /* a free sequence, or -1 */
+void is_seq_drop(is_llama *e, int seq);  /* its cells are freed too; -1 is allowed */
+
+/* ---- probe.c ---- */
+/* Reads the geometry from the capture context's graph. E_UNSUPPORTED with the reason if it cannot be injected. */
+is_status is_probe(is_llama *e, is_geometry **out);
+
+/* ---- capture.c ---- */
+typedef struct is_tap {
+    int mode;                /* 0 off, 1 probe, 2 capture */
+    struct is_probe *probe;
+    is_llama *engine;
+    is_capture *capture;
+    uint32_t at, n;          /* the decode in progress: index of its first token in context + span; its tokens */
+    uint32_t n_planes_seen;
+    int *plane_of;           /* [layers * 2] plane index or -1 */
+    uint32_t n_layers;
+    bool failed;
+} is_tap;
+bool is_tap_eval(struct ggml_tensor *t, bool ask, void *tap);
+/* "cache_k_l7" -> layer 7, is_v 0; false for any other node. */
+bool is_cache_node(const struct ggml_tensor *t, uint32_t *layer, bool *is_v);
+bool is_tap_probe(is_tap *tap, struct ggml_tensor *t); /* probe.c */
+is_status is_llama_capture(void *impl, is_capture *c);
+
+/* ---- layout.c ---- */
+/* Builds the blocks from the geometry and checks them against a state the engine itself wrote. E_UNSUPPORTED. */
+is_status is_layout_find(is_llama *e, struct llama_context *ctx, is_layout *out);
+void is_layout_free(is_layout *l);
+/* Bytes of a block of n cells, header and meta included. */
+size_t is_block_bytes(const is_geometry *g, const is_layout *l, const is_block *b, uint32_t n_cells);
+size_t is_blob_head(uint8_t *dst);                        /* magic and sequence id; returns bytes (8) */
+/* Writes a block's framing for cells at positions pos ... pos + n - 1; rows_k[i] and rows_v[i] (may be NULL) receive where the
+ * i-th K and V plane's rows go. Returns the bytes of the block. */
+size_t is_block_frame(const is_geometry *g, const is_layout *l, const is_block *b, uint8_t *dst, uint32_t pos, uint32_t n,
+                      uint8_t **rows_k, uint8_t **rows_v);
+
+/* ---- inject.c ---- */
+/* Composes parts[0 .. n) (all STORED, contiguous, the first at position pos) and puts them into sequence seq of the serving
+ * context. Adds to stats. E_CONTEXT if there are no cells. */
+is_status is_inject(is_llama *e, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_run_stats *stats);
+is_status is_part_check(is_llama *e, const is_part *p);   /* segment fits part and model */
+/* A blob of n cells at positions 0 ... with zero rows, for measuring. *out: is_free. */
+is_status is_blob_zero(is_llama *e, const is_layout *l, uint32_t n, uint8_t **out, size_t *len);
+bool is_blob_reserve(is_llama *e, size_t bytes);
+
+/* ---- prefix.c ---- */
+/* Copies the longest kept exact prefix of tokens[0..n) to sequence seq; *len = its length (0 = none), *index = which. */
+void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uint32_t *len, int *index);
+/* Keeps sequence seq's first n cells, whose KV is exact, as a prefix. *index = which, or -1 if it could not be kept. */
+void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int *index);
+bool is_prefix_evict(is_llama *e, int except);            /* drops the least recently used one without runs; false = none left */
+void is_prefix_free_all(is_llama *e);
+
+/* ---- run.c, sample.c ---- */
+is_status is_llama_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
+is_status is_llama_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
+is_status is_llama_feed(void *impl, is_run *run, int32_t token);
+const float *is_llama_logits(void *impl, is_run *run);
+uint32_t is_llama_run_tokens(void *impl, is_run *run);
+void is_llama_finish(void *impl, is_run *run);
+is_status is_llama_sample(void *impl, is_run *run, int32_t *token);
+is_status is_sampler_new(const is_sampling *s, struct llama_sampler **out); /* *out NULL = greedy */
+
+/* ---- tuning.c, selftest.c ---- */
+/* Whether flash attention is faster for short suffixes; sets info.fa_on_ms and fa_off_ms if measured. */
+bool is_tune_flash_attention(is_llama *e);
+/* E_UNSUPPORTED with the reason if injected KV would not be what the engine computes. */
+is_status is_selftest(is_llama *e);
+
+extern const is_engine_vtable is_llama_engine;
+
+#endif

@@ -1,0 +1,180 @@
+/* layout.c - the framing of a sequence's state, as llama_state_seq_get_data writes it (little-endian, no checksum, no version):
+ *
+ *   u32 magic, i32 sequence
+ *   per KV cache (window models: full layers, then window layers)
+ *     u32 streams (1), u32 cells; nothing more if cells = 0
+ *     per cell: i32 position, u32 1, i32 sequence
+ *     u32 v_trans, u32 layers
+ *     per layer K: i32 type, u64 row bytes, rows
+ *     per layer V: i32 type, u64 row bytes, rows            (v_trans = 0)
+ *                  i32 type, u32 element bytes, u32 width, columns: element (dim, cell) at dim * cells + cell   (v_trans = 1)
+ *
+ * It is checked against a state that the engine itself wrote before anything is composed in it. */
+#include "engine/llama/internal.h"
+
+#include <string.h>
+
+enum { MAGIC = (int)0xaf143cd8u, CELL_BYTES = 12, PLANE_HEAD = 12 };
+
+static uint8_t *put_u32(uint8_t *p, uint32_t v)
+{
+    memcpy(p, &v, 4); /* libllama writes native integers too */
+    return p + 4;
+}
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    uint32_t v;
+
+    memcpy(&v, p, 4);
+    return v;
+}
+
+size_t is_blob_head(uint8_t *dst)
+{
+    put_u32(put_u32(dst, (uint32_t)MAGIC), 0);
+    return 8;
+}
+
+size_t is_block_bytes(const is_geometry *g, const is_layout *l, const is_block *b, uint32_t n_cells)
+{
+    size_t bytes = 8;
+
+    (void)l;
+    if (n_cells == 0) return bytes;
+    bytes += (size_t)n_cells * CELL_BYTES + 8;
+    for (uint32_t i = 0; i < b->n_k; i++) bytes += PLANE_HEAD + (size_t)n_cells * is_plane_width(&g->planes[b->k[i]]) * 2;
+    for (uint32_t i = 0; i < b->n_v; i++) bytes += PLANE_HEAD + (size_t)n_cells * is_plane_width(&g->planes[b->v[i]]) * 2;
+    return bytes;
+}
+
+static uint8_t *plane_head(uint8_t *p, const is_plane *plane, bool transposed)
+{
+    uint32_t width = is_plane_width(plane);
+    uint64_t row = (uint64_t)width * 2;
+
+    p = put_u32(p, GGML_TYPE_F16);
+    if (transposed) return put_u32(put_u32(p, 2), width);
+    memcpy(p, &row, 8);
+    return p + 8;
+}
+
+size_t is_block_frame(const is_geometry *g, const is_layout *l, const is_block *b, uint8_t *dst, uint32_t pos, uint32_t n,
+                      uint8_t **rows_k, uint8_t **rows_v)
+{
+    uint8_t *p = put_u32(put_u32(dst, 1), n);
+
+    if (n == 0) return (size_t)(p - dst);
+    for (uint32_t i = 0; i < n; i++) p = put_u32(put_u32(put_u32(p, pos + i), 1), 0);
+    p = put_u32(put_u32(p, l->v_trans), b->n_k);
+    for (uint32_t i = 0; i < b->n_k; i++) {
+        p = plane_head(p, &g->planes[b->k[i]], false);
+        if (rows_k) rows_k[i] = p;
+        p += (size_t)n * is_plane_width(&g->planes[b->k[i]]) * 2;
+    }
+    for (uint32_t i = 0; i < b->n_v; i++) {
+        p = plane_head(p, &g->planes[b->v[i]], l->v_trans);
+        if (rows_v) rows_v[i] = p;
+        p += (size_t)n * is_plane_width(&g->planes[b->v[i]]) * 2;
+    }
+    return (size_t)(p - dst);
+}
+
+void is_layout_free(is_layout *l)
+{
+    for (int i = 0; i < 2; i++) {
+        is_free(l->block[i].k);
+        is_free(l->block[i].v);
+    }
+    memset(l, 0, sizeof *l);
+}
+
+/* The planes of one block, in layer order. */
+static bool fill_block(const is_geometry *g, bool windowed, is_block *b)
+{
+    b->k = is_malloc(g->n_planes * sizeof *b->k);
+    b->v = is_malloc(g->n_planes * sizeof *b->v);
+    if (!b->k || !b->v) return false;
+    for (uint32_t i = 0; i < g->n_planes; i++) {
+        const is_plane *p = &g->planes[i];
+
+        if ((p->window > 0) != windowed) continue;
+        if (p->is_v) b->v[b->n_v++] = i;
+        else b->k[b->n_k++] = i;
+        if (p->window) b->window = p->window;
+    }
+    return true;
+}
+
+/* Compares the framing of n cells in state[0..len) with what we would write. */
+static bool same_framing(const is_geometry *g, const is_layout *l, const uint8_t *state, size_t len, uint32_t n)
+{
+    size_t at = 8, want = 8;
+    bool ok = true;
+
+    for (uint32_t i = 0; i < l->n_blocks; i++) want += is_block_bytes(g, l, &l->block[i], n);
+    if (len != want || get_u32(state) != (uint32_t)MAGIC) return false;
+    for (uint32_t i = 0; i < l->n_blocks && ok; i++) {
+        const is_block *b = &l->block[i];
+        size_t bytes = is_block_bytes(g, l, b, n), off = 8 + (size_t)n * CELL_BYTES + 8;
+        uint8_t *mine = is_calloc(1, bytes);
+
+        if (!mine) return false;
+        is_block_frame(g, l, b, mine, 0, n, NULL, NULL);
+        /* Everything but the rows and the cells' sequence ids must be byte-equal. */
+        ok = memcmp(mine, state + at, 8) == 0 && memcmp(mine + off - 8, state + at + off - 8, 8) == 0;
+        for (uint32_t c = 0; c < n && ok; c++) ok = memcmp(mine + 8 + c * CELL_BYTES, state + at + 8 + c * CELL_BYTES, 8) == 0;
+        for (uint32_t k = 0; k < b->n_k + b->n_v && ok; k++) {
+            const is_plane *p = &g->planes[k < b->n_k ? b->k[k] : b->v[k - b->n_k]];
+
+            ok = memcmp(mine + off, state + at + off, PLANE_HEAD) == 0;
+            off += PLANE_HEAD + (size_t)n * is_plane_width(p) * 2;
+        }
+        is_free(mine);
+        at += bytes;
+    }
+    return ok;
+}
+
+/* The state of a few tokens as the engine writes it. NULL = it could not be had. */
+static uint8_t *sample_state(is_llama *e, struct llama_context *ctx, uint32_t n, size_t *len)
+{
+    int32_t tokens[8];
+    uint8_t *state = NULL;
+
+    for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)((3 * i + 1) % e->n_vocab);
+    if (is_llama_decode(e, ctx, SEQ_SCRATCH, tokens, n, 0, 0, false) == INFERSCALE_OK) {
+        *len = is_shim_state_size(ctx, SEQ_SCRATCH);
+        state = *len ? is_malloc(*len) : NULL;
+        if (state && is_shim_state_get(ctx, state, *len, SEQ_SCRATCH) != *len) {
+            is_free(state);
+            state = NULL;
+        }
+    }
+    llama_memory_seq_rm(llama_get_memory(ctx), SEQ_SCRATCH, -1, -1);
+    return state;
+}
+
+is_status is_layout_find(is_llama *e, struct llama_context *ctx, is_layout *out)
+{
+    enum { N = 6 };
+    size_t len = 0;
+    bool ok = false, memory = true;
+    uint8_t *state = sample_state(e, ctx, N, &len);
+
+    memset(out, 0, sizeof *out);
+    if (!state) return is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state cannot be read (%s)", is_llama_last_error());
+    memory = fill_block(e->geometry, false, &out->block[0]) && fill_block(e->geometry, true, &out->block[1]);
+    /* The framing says for itself whether V is transposed and whether there is a second block. */
+    for (int attempt = 0; attempt < 4 && memory && !ok; attempt++) {
+        out->v_trans = attempt & 1;
+        out->n_blocks = 1 + (uint32_t)(attempt >> 1);
+        if (out->n_blocks == 1 && out->block[1].n_k) continue;
+        ok = same_framing(e->geometry, out, state, len, N);
+    }
+    is_free(state);
+    if (ok) return INFERSCALE_OK;
+    is_layout_free(out);
+    if (!memory) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the cache's layout");
+    return is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state has a layout that this version does not know");
+}

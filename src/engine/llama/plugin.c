@@ -1,0 +1,96 @@
+/* plugin.c - the plug-in's table, and the way out for log lines and error sentences. */
+#include "engine/llama/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+extern const is_embedder_vtable is_llama_embedder __attribute__((weak));
+
+static const is_host *host;
+static _Thread_local char last_error[512];  /* the last error libllama logged in this thread */
+static _Thread_local char pending[1024];    /* a line that is not complete yet */
+static _Thread_local int pending_level;
+
+const char *is_llama_last_error(void) { return last_error; }
+void is_llama_clear_error(void) { last_error[0] = 0; }
+
+static void log_to_host(void *ctx, int level, const char *message)
+{
+    (void)ctx;
+    if (host && host->log) host->log(level, message);
+}
+
+static void error_to_host(is_status status, const char *sentence)
+{
+    if (host && host->error) host->error(status, sentence);
+}
+
+/* libllama's lines are written for its developers: its errors are warnings to us (the failing call says what matters), and all
+ * else is for debugging. */
+static void take_line(int level, const char *line)
+{
+    if (!*line) return;
+    if (level == GGML_LOG_LEVEL_ERROR) {
+        snprintf(last_error, sizeof last_error, "%s", line);
+        is_log(IS_LOG_WARN, "libllama: %s", line);
+    } else {
+        is_log(IS_LOG_DEBUG, "libllama: %s", line);
+    }
+}
+
+/* Text comes in pieces; a line ends with a newline. */
+static void on_llama_log(enum ggml_log_level level, const char *text, void *user)
+{
+    size_t len = strlen(pending);
+
+    (void)user;
+    if (level != GGML_LOG_LEVEL_CONT) pending_level = level;
+    for (; *text; text++) {
+        if (*text == '\n' || len + 2 > sizeof pending) {
+            pending[len] = 0;
+            take_line(pending_level, pending);
+            len = 0;
+        }
+        if (*text != '\n') pending[len++] = *text;
+    }
+    pending[len] = 0;
+}
+
+const is_engine_vtable is_llama_engine = {
+    .name = "llama",
+    .open = is_llama_open,
+    .close = is_llama_close,
+    .info = is_llama_info,
+    .geometry = is_llama_geometry,
+    .chat_format = is_llama_chat,
+    .tokenize = is_llama_tokenize,
+    .tokens_free = is_llama_tokens_free,
+    .token_piece = is_llama_piece,
+    .is_eog = is_llama_is_eog,
+    .capture = is_llama_capture,
+    .start = is_llama_start,
+    .extend = is_llama_extend,
+    .sample = is_llama_sample,
+    .feed = is_llama_feed,
+    .logits = is_llama_logits,
+    .run_tokens = is_llama_run_tokens,
+    .finish = is_llama_finish,
+};
+
+__attribute__((visibility("default"))) const is_plugin *inferscale_plugin(const is_host *h);
+
+const is_plugin *inferscale_plugin(const is_host *h)
+{
+    static is_plugin plugin = { .abi = IS_ENGINE_ABI, .name = "llama", .engine = &is_llama_engine };
+
+    if (!h || h->abi != IS_ENGINE_ABI) return NULL;
+    host = h;
+    is_error_set_sink(error_to_host);
+    is_log_set(log_to_host, NULL);
+    llama_log_set(on_llama_log, NULL);
+    ggml_log_set(on_llama_log, NULL);
+    llama_backend_init();
+    plugin.version = llama_version();
+    plugin.embedder = &is_llama_embedder;
+    return &plugin;
+}
