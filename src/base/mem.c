@@ -23,7 +23,7 @@ void *is_malloc(size_t n)
 
 void *is_calloc(size_t n, size_t size)
 {
-    if (refused()) return NULL;
+    if (refused() || (size && n > SIZE_MAX / size)) return NULL;
     return n && size ? calloc(n, size) : calloc(1, 1);
 }
 

@@ -1,0 +1,23 @@
+/* scratch.h - a folder of a test's own, and checks that print the sentence. */
+#ifndef TESTS_SCRATCH_H
+#define TESTS_SCRATCH_H
+
+#include "base/status.h"
+
+/* The call must give this status; on failure the test fails with both names and the sentence. */
+#define OK(expr) scratch_expect(INFERSCALE_OK, (expr), #expr, __FILE__, __LINE__)
+#define FAILS(status, expr) scratch_expect(INFERSCALE_##status, (expr), #expr, __FILE__, __LINE__)
+void scratch_expect(is_status want, is_status got, const char *what, const char *file, int line);
+
+/* Makes an empty folder under $TMPDIR (default /tmp); free() the path. */
+char *scratch_make(void);
+void scratch_remove(char *path);                         /* with all that is in it; frees path */
+/* "folder/name" in one of 8 rotating static buffers. */
+const char *scratch_path(const char *folder, const char *name);
+
+/* Random numbers for tests: reproducible from the printed seed. $INFERSCALE_SEED fixes it. */
+unsigned long long scratch_seed(const char *test);       /* chooses and prints */
+unsigned long long scratch_next(unsigned long long *s);
+unsigned scratch_below(unsigned long long *s, unsigned n);
+
+#endif

@@ -1,0 +1,720 @@
+/* The base room: what every room above relies on. Oracles: the C library's calendar, published hash values, an independent
+ * UTF-8 encoder, and files looked at through a second name. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "support/fault_fs.h"
+#include "support/scratch.h"
+
+/* ---- Memory and sentences ------------------------------------------------------------------------------------------------ */
+
+static void test_allocation_fails_on_request(void **state)
+{
+    size_t before = is_mem_count();
+    void *a, *b, *c;
+
+    is_mem_fail_at(2);
+    a = is_malloc(8);
+    b = is_calloc(4, 4);
+    c = is_malloc_aligned(64, 100);
+    is_mem_fail_at(0);
+    assert_non_null(a);
+    assert_null(b);
+    assert_non_null(c);
+    assert_int_equal((uintptr_t)c % 64, 0);
+    assert_int_equal(is_mem_count() - before, 3);
+    is_mem_fail_at(1);
+    assert_null(is_realloc(a, 16));
+    is_free(a); /* still ours */
+    is_free(c);
+    assert_null(is_calloc(SIZE_MAX, 2));
+    assert_null(is_malloc_aligned(64, SIZE_MAX));
+    assert_null(is_strdup(NULL));
+    a = is_strndup("abcdef", 3);
+    assert_string_equal(a, "abc");
+    is_free(a);
+    is_free(NULL);
+}
+
+static is_status sunk;
+static char sunk_sentence[1024];
+static void sink(is_status status, const char *sentence)
+{
+    sunk = status;
+    snprintf(sunk_sentence, sizeof sunk_sentence, "%s", sentence);
+}
+
+static void *other_thread(void *arg)
+{
+    assert_string_equal(is_error(), "");
+    is_fail(INFERSCALE_E_IO, "theirs");
+    return NULL;
+}
+
+static void test_sentences(void **state)
+{
+    char longer[4096];
+    pthread_t t;
+
+    errno = 7;
+    assert_int_equal(is_fail(INFERSCALE_E_BUSY, "file %s, try %d", "x", 3), INFERSCALE_E_BUSY);
+    assert_int_equal(errno, 7);
+    assert_string_equal(is_error(), "file x, try 3");
+    assert_string_equal(inferscale_error(), "file x, try 3");
+    is_fail(INFERSCALE_E_IO, "outer: %s", is_error()); /* wrapping the sentence in itself */
+    assert_string_equal(is_error(), "outer: file x, try 3");
+    pthread_create(&t, NULL, other_thread, NULL);
+    pthread_join(t, NULL);
+    assert_string_equal(is_error(), "outer: file x, try 3");
+
+    memset(longer, 'a', sizeof longer);
+    memcpy(longer + 1021, "\xE2\x82\xAC", 3); /* a character that the cut would split */
+    longer[sizeof longer - 1] = 0;
+    is_fail(INFERSCALE_E_IO, "%s", longer);
+    assert_int_equal(strlen(is_error()), 1021);
+
+    is_error_set_sink(sink);
+    is_fail(INFERSCALE_E_FULL, "to the host");
+    is_error_set_sink(NULL);
+    assert_int_equal(sunk, INFERSCALE_E_FULL);
+    assert_string_equal(sunk_sentence, "to the host");
+    is_error_clear();
+    assert_string_equal(is_error(), "");
+}
+
+static void test_errno_gives_status_and_next_step(void **state)
+{
+    static const struct { int e; is_status st; } cases[] = {
+        { ENOSPC, INFERSCALE_E_FULL }, { EDQUOT, INFERSCALE_E_FULL }, { EFBIG, INFERSCALE_E_FULL }, { EROFS, INFERSCALE_E_READONLY },
+        { EACCES, INFERSCALE_E_DENIED }, { EPERM, INFERSCALE_E_DENIED }, { ENOENT, INFERSCALE_E_NOTFOUND },
+        { ENOMEM, INFERSCALE_E_NOMEM }, { EIO, INFERSCALE_E_IO }, { EMFILE, INFERSCALE_E_IO }, { ENOTDIR, INFERSCALE_E_IO },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        errno = cases[i].e;
+        assert_int_equal(is_fail_errno("cannot read %s", "f"), cases[i].st);
+        assert_int_equal(errno, cases[i].e);
+        assert_non_null(strstr(is_error(), "cannot read f: "));
+        assert_non_null(strstr(is_error(), strerror(cases[i].e)));
+        assert_non_null(strstr(is_error(), "; ")); /* the next step */
+    }
+}
+
+static void test_status_names_are_pinned(void **state)
+{
+    static const char *const names[] = { "OK", "E_INVALID", "E_NOMEM", "E_IO", "E_FULL", "E_READONLY", "E_NOTFOUND", "E_CORRUPT",
+                                         "E_FOREIGN", "E_BUSY", "E_CONTEXT", "E_UNSUPPORTED", "E_MODEL", "E_ENGINE", "E_CANCELLED",
+                                         "E_DENIED", "E_STALE", "E_PARSE", "E_INTERNAL" };
+
+    for (int i = 0; i < 19; i++) {
+        assert_string_equal(inferscale_status_name((inferscale_status)i), names[i]);
+        assert_string_not_equal(inferscale_status_meaning((inferscale_status)i), "unknown");
+    }
+    assert_string_equal(inferscale_status_name((inferscale_status)19), "unknown");
+    assert_string_equal(inferscale_status_meaning((inferscale_status)-1), "unknown");
+    assert_string_equal(inferscale_version(), INFERSCALE_VERSION);
+}
+
+static int log_level;
+static char log_line[1024];
+static void on_log(void *ctx, int level, const char *message)
+{
+    assert_ptr_equal(ctx, &log_level);
+    log_level = level;
+    snprintf(log_line, sizeof log_line, "%s", message);
+}
+
+static void test_log(void **state)
+{
+    is_log(IS_LOG_ERROR, "to nobody");
+    is_log_set(on_log, &log_level);
+    is_log(IS_LOG_WARN, "n = %d", 4);
+    is_log_set(NULL, NULL);
+    is_log(IS_LOG_ERROR, "to nobody");
+    assert_int_equal(log_level, IS_LOG_WARN);
+    assert_string_equal(log_line, "n = 4");
+}
+
+/* ---- Buffers ------------------------------------------------------------------------------------------------------------- */
+
+static void test_buffer_against_oracle(void **state)
+{
+    unsigned long long seed = scratch_seed("buffer");
+    uint8_t *oracle = malloc(1 << 20);
+    is_buf b = IS_BUF_INIT;
+    size_t n = 0;
+
+    while (n < (1 << 20) - 4096) {
+        uint8_t chunk[1024];
+        size_t len = scratch_below(&seed, sizeof chunk);
+
+        for (size_t i = 0; i < len; i++) chunk[i] = (uint8_t)scratch_next(&seed);
+        is_buf_add(&b, chunk, len);
+        memcpy(oracle + n, chunk, len);
+        n += len;
+        assert_int_equal(b.len, n);
+        assert_int_equal(b.data[n], 0);
+    }
+    assert_true(is_buf_ok(&b));
+    assert_memory_equal(b.data, oracle, n);
+    free(oracle);
+    is_buf_free(&b);
+}
+
+static void test_buffer_integers(void **state)
+{
+    is_buf b = IS_BUF_INIT;
+
+    is_buf_u8(&b, 0xAB);
+    is_buf_u16(&b, 0x1234);
+    is_buf_u32(&b, 0x89ABCDEFu);
+    is_buf_u64(&b, 0x0123456789ABCDEFull);
+    is_buf_fmt(&b, "%s-%d", "x", 7);
+    assert_memory_equal(b.data, "\xAB\x34\x12\xEF\xCD\xAB\x89\xEF\xCD\xAB\x89\x67\x45\x23\x01x-7", 18);
+    assert_int_equal(is_get_u16(b.data + 1), 0x1234);
+    assert_int_equal(is_get_u32(b.data + 3), 0x89ABCDEFu);
+    assert_true(is_get_u64(b.data + 7) == 0x0123456789ABCDEFull);
+    is_buf_free(&b);
+}
+
+static void test_buffer_limits(void **state)
+{
+    is_buf b = { .max = 100 };
+    char *s;
+
+    is_buf_str(&b, "0123456789");
+    for (int i = 0; i < 9; i++) is_buf_str(&b, "0123456789");
+    assert_true(is_buf_ok(&b)); /* exactly full */
+    assert_int_equal(b.len, 100);
+    is_buf_u8(&b, 1);
+    assert_false(is_buf_ok(&b));
+    is_buf_str(&b, ""); /* stays poisoned */
+    assert_false(is_buf_ok(&b));
+    assert_null(is_buf_take(&b));
+    is_buf_add(&b, "a", SIZE_MAX);
+    assert_false(is_buf_ok(&b));
+    is_buf_clear(&b);
+    s = is_buf_take(&b);
+    assert_string_equal(s, "");
+    is_free(s);
+    is_mem_fail_at(1);
+    is_buf_str(&b, "x");
+    assert_false(is_buf_ok(&b));
+    is_buf_free(&b);
+}
+
+/* ---- Hashes -------------------------------------------------------------------------------------------------------------- */
+
+static void once_hex(const uint8_t *key, const char *s, char hex[IS_HASH_HEX])
+{
+    uint8_t h[IS_HASH_BYTES];
+
+    is_hash_once(key, s, strlen(s), h);
+    is_hex(h, sizeof h, hex);
+}
+
+static void fields(const uint8_t *key, const char *a, const char *b, uint8_t out[IS_HASH_BYTES])
+{
+    is_hash *h = NULL;
+
+    OK(is_hash_new(key, &h));
+    is_hash_field(h, a, strlen(a));
+    is_hash_field(h, b, strlen(b));
+    is_hash_end(h, out);
+}
+
+static void test_hashes(void **state)
+{
+    uint8_t key[IS_KEY_BYTES] = { 1 }, a[IS_HASH_BYTES], b[IS_HASH_BYTES], zero[IS_HASH_BYTES] = { 0 };
+    char hex[IS_HASH_HEX], keyed[IS_HASH_HEX];
+
+    once_hex(NULL, "", hex); /* BLAKE2b-256, published */
+    assert_string_equal(hex, "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8");
+    once_hex(NULL, "abc", hex);
+    assert_string_equal(hex, "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319");
+    once_hex(key, "abc", keyed);
+    assert_string_not_equal(hex, keyed);
+
+    fields(key, "ab", "c", a);
+    fields(key, "a", "bc", b);
+    assert_memory_not_equal(a, b, sizeof a);
+    is_hash_once(key, "\2\0\0\0\0\0\0\0ab\1\0\0\0\0\0\0\0c", 19, b); /* the framing, spelled out */
+    assert_memory_equal(a, b, sizeof a);
+    is_hash_end(NULL, b);
+    assert_memory_equal(b, zero, sizeof b);
+
+    assert_true(is_checksum("", 0) == 0x2D06800538D394C2ull); /* XXH3-64, published */
+    is_random(a, sizeof a);
+    is_random(b, sizeof b);
+    assert_memory_not_equal(a, b, sizeof a);
+}
+
+/* ---- Time ---------------------------------------------------------------------------------------------------------------- */
+
+static void test_dates_against_the_c_library(void **state)
+{
+    unsigned long long seed = scratch_seed("dates");
+
+    for (int i = 0; i < 20000; i++) {
+        int64_t t = (int64_t)(scratch_next(&seed) % 250000000000ull) - 60000000000ll, back; /* the years 69 to 9891 */
+        time_t tt = (time_t)t;
+        char iso[32], text[32], want[64], month[32];
+        struct tm tm;
+
+        if (t == 0) continue;
+        gmtime_r(&tt, &tm);
+        is_date_iso(t, iso);
+        snprintf(want, sizeof want, "%04d-%02d-%02dT%02d:%02d:%02dZ", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,
+                 tm.tm_min, tm.tm_sec);
+        assert_string_equal(iso, want);
+        assert_int_equal(is_date_parse(iso, &back), 0);
+        assert_true(back == t);
+        assert_true(is_days_from_civil(tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday) * 86400 == (t - ((t % 86400 + 86400) % 86400)));
+        strftime(month, sizeof month, "%B", &tm); /* the test runs in the C locale */
+        snprintf(want, sizeof want, "%d %s %d", tm.tm_mday, month, tm.tm_year + 1900);
+        is_date_text(t, text);
+        assert_string_equal(text, want);
+    }
+}
+
+static void test_date_forms(void **state)
+{
+    static const struct { const char *s; int64_t t; } good[] = {
+        { "2023-05-08", 1683504000 }, { "2023-05-08T13:56", 1683554160 }, { "2023-05-08 13:56:07", 1683554167 },
+        { "2023-05-08T13:56:00Z", 1683554160 }, { "2023-05-08T15:56:00+02:00", 1683554160 }, { "2023-05-08T08:26:00-0530", 1683554160 },
+        { "2023-05-08T13:56:00.123456Z", 1683554160 }, { "2024-02-29", 1709164800 }, { "1969-12-31T23:59:59Z", -1 },
+        { "1683554160", 1683554160 }, { "-5", -5 }, { "0", 0 }, { "2016-12-31T23:59:60Z", 1483228800 },
+    };
+    static const char *const bad[] = { "", " ", "x", "2023-02-29x", "2023-02-29", "2023-13-01", "2023-00-10", "2023-04-31",
+                                       "2023-05-08T", "2023-05-08T24:00", "2023-05-08T13", "2023-05-08T13:56:00+", "2023-05-08Z1",
+                                       "2023-05-08T13:56:00.", "8 May 2023", "12345678901234567890", "--5", "5-", "2023-5-8",
+                                       "2023-05-08T13:56:00+99:00", "1900-02-29" };
+    int64_t t;
+    char out[32] = "x";
+
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        if (is_date_parse(good[i].s, &t) != 0 || t != good[i].t) fail_msg("%s parsed to %lld", good[i].s, (long long)t);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (is_date_parse(bad[i], &t) == 0) fail_msg("\"%s\" parsed to %lld", bad[i], (long long)t);
+        assert_true(t == 0);
+    }
+    assert_int_equal(is_date_parse("2023", &t), 0); /* plain seconds win over a bare year */
+    assert_true(t == 2023);
+    is_date_text(0, out);
+    assert_string_equal(out, "");
+    is_date_text(1683554160, out);
+    assert_string_equal(out, "8 May 2023");
+    is_date_text(INT64_MAX, out); /* bounded, whatever comes */
+    is_date_iso(INT64_MIN, out);
+    assert_true(is_now_epoch() > 1700000000);
+    assert_true(is_now_ms() <= is_now_ms());
+}
+
+/* ---- UTF-8 --------------------------------------------------------------------------------------------------------------- */
+
+static size_t encode(uint32_t c, char out[4])
+{
+    if (c < 0x80) return out[0] = (char)c, 1;
+    if (c < 0x800) return out[0] = (char)(0xC0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), 2;
+    if (c < 0x10000) {
+        out[0] = (char)(0xE0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63));
+        return 3;
+    }
+    out[0] = (char)(0xF0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63));
+    out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63));
+    return 4;
+}
+
+static void test_utf8_every_code_point(void **state)
+{
+    uint64_t valid3 = 0;
+    char s[4];
+
+    for (uint32_t c = 0; c < 0x120000; c++) {
+        size_t n = encode(c, s);
+        bool want = c != 0 && c <= 0x10FFFF && !(c >= 0xD800 && c <= 0xDFFF);
+
+        if (is_utf8_valid(s, n, NULL) != want) fail_msg("U+%04X", c);
+        for (size_t cut = 1; cut < n && want; cut++) {
+            assert_false(is_utf8_valid(s, cut, NULL));
+            assert_int_equal(is_utf8_whole(s, cut), 0);
+        }
+        if (want) assert_int_equal(is_utf8_whole(s, n), n);
+    }
+    /* All three-byte strings from a three-byte lead: as many are valid as there are code points of that length. */
+    for (uint32_t x = 0; x < 0x100000; x++) {
+        s[0] = (char)(0xE0 | x >> 16), s[1] = (char)(x >> 8), s[2] = (char)x;
+        valid3 += is_utf8_valid(s, 3, NULL);
+    }
+    assert_int_equal(valid3, 0x10000 - 0x800 - 0x800);
+}
+
+static void test_utf8_bad_forms(void **state)
+{
+    static const char *const bad[] = { "\xC0\xAF", "\xC1\xBF", "\xE0\x80\xAF", "\xF0\x80\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80",
+                                       "\xF5\x80\x80\x80", "\xFF", "\x80", "\xE2\x82", "\xE2\x28\xA1" };
+    size_t at = 99;
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char s[16] = "ok ";
+
+        strcat(s, bad[i]);
+        assert_false(is_utf8_valid(s, strlen(s), &at));
+        assert_int_equal(at, 3);
+    }
+    assert_false(is_utf8_valid("a\0b", 3, &at));
+    assert_int_equal(at, 1);
+    assert_true(is_utf8_valid("", 0, NULL));
+    assert_true(is_utf8_blank(" \t\n\xC2\xA0\xE2\x80\x83\xE3\x80\x80\xEF\xBB\xBF", 14));
+    assert_true(is_utf8_blank("", 0));
+    assert_false(is_utf8_blank("  x ", 4));
+    assert_int_equal(is_utf8_whole("ab\xE2\x82", 4), 2);
+    assert_int_equal(is_utf8_whole("ab\xFF", 3), 3); /* wrong bytes are not held back for ever */
+    assert_int_equal(is_utf8_whole("\x80\x80\x80\x80", 4), 4);
+}
+
+/* ---- Files --------------------------------------------------------------------------------------------------------------- */
+
+static char *folder;
+
+static int setup(void **state)
+{
+    folder = scratch_make();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    scratch_remove(folder);
+    folder = NULL;
+    return 0;
+}
+
+static unsigned mode_of(const char *path)
+{
+    struct stat s;
+
+    assert_int_equal(stat(path, &s), 0);
+    return s.st_mode & 07777;
+}
+
+/* The descriptor that has this file open, by asking the system. */
+static int descriptor_of(const char *path)
+{
+    struct stat want, s;
+
+    assert_int_equal(stat(path, &want), 0);
+    for (int fd = 3; fd < 256; fd++)
+        if (fstat(fd, &s) == 0 && s.st_ino == want.st_ino && s.st_dev == want.st_dev) return fd;
+    return -1;
+}
+
+static void test_file_basics(void **state)
+{
+    const is_fs *fs = is_fs_posix();
+    const char *path = scratch_path(folder, "f");
+    uint64_t size = 0;
+    is_file *f = NULL, *g = NULL;
+    char data[16];
+
+    umask(0); /* the mode must not come from here */
+    OK(fs->open(fs, path, IS_OPEN_CREATE_NEW, &f));
+    assert_int_equal(mode_of(path), 0600);
+    assert_true(fcntl(descriptor_of(path), F_GETFD) & FD_CLOEXEC);
+    OK(fs->pwrite(fs, f, "0123456789", 10, 5));
+    OK(fs->size(fs, f, &size));
+    assert_int_equal(size, 15);
+    OK(fs->pread(fs, f, data, 10, 5));
+    assert_memory_equal(data, "0123456789", 10);
+    FAILS(E_CORRUPT, fs->pread(fs, f, data, 10, 6));
+    OK(fs->sync(fs, f));
+    OK(fs->drop_cache(fs, f));
+    FAILS(E_IO, fs->open(fs, path, IS_OPEN_CREATE_NEW, &g));
+    assert_null(g);
+    fs->close(fs, f);
+    FAILS(E_NOTFOUND, fs->open(fs, scratch_path(folder, "none"), IS_OPEN_READ, &f));
+    FAILS(E_NOTFOUND, fs->unlink(fs, scratch_path(folder, "none")));
+    FAILS(E_INVALID, fs->open(fs, path, 17, &f));
+    assert_true(fs->exists(fs, path));
+    OK(fs->rename(fs, path, scratch_path(folder, "g")));
+    assert_false(fs->exists(fs, path));
+    OK(fs->open(fs, folder, IS_OPEN_READ, &f));
+    FAILS(E_INVALID, fs->size(fs, f, &size)); /* a folder is no file */
+    fs->close(fs, f);
+    fs->close(fs, NULL);
+}
+
+struct seen { int n, dirs; const char *stop_at; };
+static is_status each_entry(void *ctx, const char *name, bool is_dir)
+{
+    struct seen *s = ctx;
+
+    s->n++;
+    s->dirs += is_dir;
+    assert_true(strcmp(name, ".") && strcmp(name, ".."));
+    return s->stop_at ? is_fail(INFERSCALE_E_CANCELLED, "enough") : INFERSCALE_OK;
+}
+
+static void test_folders(void **state)
+{
+    const is_fs *fs = is_fs_posix();
+    struct seen seen = { 0 }, stopped = { .stop_at = "a" };
+
+    umask(0);
+    OK(fs->mkdirs(fs, scratch_path(folder, "a/b//c/")));
+    OK(fs->mkdirs(fs, scratch_path(folder, "a/b/c")));
+    assert_int_equal(mode_of(scratch_path(folder, "a/b/c")), 0700);
+    assert_int_equal(mode_of(scratch_path(folder, "a")), 0700);
+    OK(is_file_write_atomic(fs, scratch_path(folder, "a/file"), "x", 1));
+    FAILS(E_IO, fs->mkdirs(fs, scratch_path(folder, "a/file/d")));
+    FAILS(E_IO, fs->mkdirs(fs, scratch_path(folder, "a/file")));
+    OK(fs->sync_dir(fs, folder));
+    OK(fs->list(fs, scratch_path(folder, "a"), each_entry, &seen));
+    assert_int_equal(seen.n, 2);
+    assert_int_equal(seen.dirs, 1);
+    FAILS(E_CANCELLED, fs->list(fs, scratch_path(folder, "a"), each_entry, &stopped));
+    assert_int_equal(stopped.n, 1);
+    FAILS(E_NOTFOUND, fs->list(fs, scratch_path(folder, "none"), each_entry, &seen));
+}
+
+static void expect_content(const char *path, const char *want)
+{
+    uint8_t *data = NULL;
+    size_t n = 0;
+
+    OK(is_file_read_all(is_fs_posix(), path, 1 << 20, &data, &n));
+    assert_int_equal(n, strlen(want));
+    assert_string_equal((char *)data, want);
+    is_free(data);
+}
+
+static void test_read_all_is_bounded(void **state)
+{
+    const char *path = scratch_path(folder, "f");
+    uint8_t *data = NULL;
+    size_t n = 0;
+
+    OK(is_file_write_atomic(is_fs_posix(), path, "hello", 5));
+    assert_int_equal(mode_of(path), 0600);
+    expect_content(path, "hello");
+    FAILS(E_INVALID, is_file_read_all(is_fs_posix(), path, 4, &data, &n));
+    assert_null(data);
+    OK(is_file_write_atomic(is_fs_posix(), path, "", 0));
+    expect_content(path, "");
+    is_mem_fail_at(2);
+    FAILS(E_NOMEM, is_file_read_all(is_fs_posix(), path, 4, &data, &n));
+    is_mem_fail_at(0);
+}
+
+/* Whatever fails, the file holds the old bytes or the new ones, and nothing else is left beside it. */
+static void test_atomic_write_under_faults(void **state)
+{
+    static const enum fault_op ops[] = { FAULT_OPEN, FAULT_WRITE, FAULT_SYNC, FAULT_RENAME };
+    static const enum fault_kind kinds[] = { FAULT_ENOSPC, FAULT_EIO, FAULT_TEAR };
+    const char *path = scratch_path(folder, "f");
+    unsigned hits = 0;
+
+    for (size_t o = 0; o < 4; o++) {
+        for (size_t k = 0; k < 3; k++) {
+            for (unsigned n = 1;; n++) {
+                fault_fs *ff = fault_fs_new(ops[o], kinds[k], n);
+                struct seen seen = { 0 };
+                is_status st;
+                bool hit;
+
+                OK(is_file_write_atomic(is_fs_posix(), path, "old", 3));
+                st = is_file_write_atomic(fault_fs_fs(ff), path, "brand new", 9);
+                hit = fault_fs_hit(ff);
+                assert_int_equal(fault_fs_open_files(ff), 0);
+                assert_int_equal(st, !hit ? INFERSCALE_OK : kinds[k] == FAULT_ENOSPC ? INFERSCALE_E_FULL : INFERSCALE_E_IO);
+                if (hit) assert_non_null(strstr(is_error(), "injected")); /* not the clean-up's sentence */
+                expect_content(path, !hit || (ops[o] == FAULT_SYNC && n == 2) ? "brand new" : "old");
+                OK(is_fs_posix()->list(is_fs_posix(), folder, each_entry, &seen));
+                assert_int_equal(seen.n, 1);
+                fault_fs_free(ff);
+                hits += hit;
+                if (!hit) break;
+            }
+        }
+    }
+    assert_int_equal(hits, 3 * (1 + 1 + 2 + 1));
+}
+
+static void test_shred_leaves_no_bytes(void **state)
+{
+    const is_fs *fs = is_fs_posix();
+    const char *path = scratch_path(folder, "secret"), *other = scratch_path(folder, "second-name");
+    size_t n = 200001, got = 0;
+    uint8_t *data = malloc(n), *left = NULL;
+    is_file *f = NULL;
+
+    memset(data, 's', n);
+    OK(fs->open(fs, path, IS_OPEN_CREATE_NEW, &f));
+    OK(fs->pwrite(fs, f, data, n, 0));
+    fs->close(fs, f);
+    assert_int_equal(link(path, other), 0); /* keeps the bytes in sight */
+    OK(is_file_shred(fs, path));
+    assert_false(fs->exists(fs, path));
+    OK(is_file_read_all(fs, other, n, &left, &got));
+    assert_int_equal(got, n);
+    memset(data, 0, n);
+    assert_memory_equal(left, data, n);
+    is_free(left);
+    free(data);
+    OK(is_file_shred(fs, path)); /* missing is fine */
+}
+
+/* A file that cannot be overwritten leaves the namespace all the same, and the caller hears of it. */
+static void test_shred_under_faults(void **state)
+{
+    static const enum fault_op ops[] = { FAULT_OPEN, FAULT_WRITE, FAULT_SYNC };
+    const char *path = scratch_path(folder, "secret");
+
+    for (size_t o = 0; o < 3; o++) {
+        fault_fs *ff = fault_fs_new(ops[o], FAULT_EIO, 1);
+
+        OK(is_file_write_atomic(is_fs_posix(), path, "secret", 6));
+        FAILS(E_IO, is_file_shred(fault_fs_fs(ff), path));
+        assert_non_null(strstr(is_error(), "injected"));
+        assert_false(is_fs_posix()->exists(is_fs_posix(), path));
+        assert_int_equal(fault_fs_open_files(ff), 0);
+        fault_fs_free(ff);
+    }
+}
+
+static void test_fault_fs_tears_and_garbles(void **state)
+{
+    static const struct { enum fault_kind kind; const char *want; is_status st; } cases[] = {
+        { FAULT_TEAR, "0123", INFERSCALE_E_IO }, { FAULT_TEAR_SILENT, "0123", INFERSCALE_OK }, { FAULT_GARBLE, "0123t567", INFERSCALE_OK },
+    };
+
+    for (size_t i = 0; i < 3; i++) {
+        fault_fs *ff = fault_fs_new(FAULT_WRITE, cases[i].kind, 1);
+        const is_fs *fs = fault_fs_fs(ff);
+        const char *path = scratch_path(folder, "f");
+        is_file *f = NULL;
+
+        OK(fs->open(fs, path, IS_OPEN_CREATE_NEW, &f));
+        assert_int_equal(fs->pwrite(fs, f, "01234567", 8, 0), cases[i].st);
+        fs->close(fs, f);
+        expect_content(path, cases[i].want);
+        OK(is_file_shred(is_fs_posix(), path));
+        fault_fs_free(ff);
+    }
+}
+
+static void test_paths(void **state)
+{
+    static const struct { const char *a, *b, *want; } cases[] = { { "a", "b", "a/b" }, { "a/", "b", "a/b" }, { "", "b", "b" }, { "/", "b", "/b" } };
+
+    for (size_t i = 0; i < 4; i++) {
+        char *p = is_path_join(cases[i].a, cases[i].b);
+
+        assert_string_equal(p, cases[i].want);
+        is_free(p);
+    }
+    is_mem_fail_at(1);
+    assert_null(is_path_join("a", "b"));
+}
+
+/* ---- Processor ----------------------------------------------------------------------------------------------------------- */
+
+/* The answer in a process of its own: it is decided once. */
+static int simd_with(const char *wish)
+{
+    int status = 0;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        if (wish) setenv("INFERSCALE_SIMD", wish, 1);
+        else unsetenv("INFERSCALE_SIMD");
+        _exit((int)is_cpu_simd());
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WEXITSTATUS(status);
+}
+
+static void test_cpu(void **state)
+{
+    int best = simd_with(NULL);
+    char model[64];
+    cpu_set_t all, one;
+    unsigned cores = is_cpu_physical_cores();
+
+    assert_int_equal(simd_with("scalar"), IS_SIMD_SCALAR);
+    assert_int_equal(simd_with("avx2"), best < IS_SIMD_AVX2 ? best : IS_SIMD_AVX2);
+    assert_int_equal(simd_with("avx512"), best < IS_SIMD_AVX512 ? best : IS_SIMD_AVX512);
+    assert_int_equal(simd_with("nonsense"), best);
+    assert_string_equal(is_cpu_simd_name(IS_SIMD_AVX2), "AVX2");
+    assert_string_equal(is_cpu_simd_name((is_simd)9), "unknown");
+    is_cpu_model(model);
+    assert_true(strlen(model) > 0);
+
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    assert_true(cores >= 1 && cores <= (unsigned)CPU_COUNT(&all));
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &all)) {
+            CPU_SET(i, &one);
+            break;
+        }
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(is_cpu_physical_cores(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+#define FILE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cpu), /* first: it forks before the level is decided */
+        cmocka_unit_test(test_allocation_fails_on_request),
+        cmocka_unit_test(test_sentences),
+        cmocka_unit_test(test_errno_gives_status_and_next_step),
+        cmocka_unit_test(test_status_names_are_pinned),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_buffer_against_oracle),
+        cmocka_unit_test(test_buffer_integers),
+        cmocka_unit_test(test_buffer_limits),
+        cmocka_unit_test(test_hashes),
+        cmocka_unit_test(test_dates_against_the_c_library),
+        cmocka_unit_test(test_date_forms),
+        cmocka_unit_test(test_utf8_every_code_point),
+        cmocka_unit_test(test_utf8_bad_forms),
+        FILE_TEST(test_file_basics),
+        FILE_TEST(test_folders),
+        FILE_TEST(test_read_all_is_bounded),
+        FILE_TEST(test_atomic_write_under_faults),
+        FILE_TEST(test_shred_leaves_no_bytes),
+        FILE_TEST(test_shred_under_faults),
+        FILE_TEST(test_fault_fs_tears_and_garbles),
+        cmocka_unit_test(test_paths),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
