@@ -12,7 +12,7 @@
 #include "base/mem.h"
 
 /* Chosen on the LoCoMo development conversations (docs/design.md, "Finding facts"). */
-static const double BM25_K1 = 1.2, BM25_B = 0.75;
+static const double BM25_K1 = 0.9, BM25_B = 0.4;
 
 typedef struct posting { uint32_t doc, count; } posting;
 

@@ -215,7 +215,7 @@ is_status is_terms_new(is_terms **out)
 {
     is_terms *t = is_calloc(1, sizeof *t);
     *out = NULL;
-    if (t) t->stemmer = sb_stemmer_new("porter", "UTF_8");
+    if (t) t->stemmer = sb_stemmer_new("english", "UTF_8");
     if (!t || !t->stemmer) {
         is_terms_free(t);
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for the word stemmer; free some and try again");

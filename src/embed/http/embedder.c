@@ -4,7 +4,6 @@
  * works, and how many dimensions its vectors have. */
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -68,12 +67,18 @@ static is_status read_spec(embedder *e, const char *spec)
 
 /* ---- Request and answer -------------------------------------------------------------------------------------------------- */
 
-static is_status make_body(const embedder *e, const char *const *texts, size_t n, char **out)
+static int add_bytes(const char *p, size_t n, void *buf)
+{
+    is_buf_add(buf, p, n);
+    return is_buf_ok(buf) ? 0 : -1;
+}
+
+/* Into a buffer of ours: which allocator the process gave jansson is the host's business. */
+static is_status make_body(const embedder *e, const char *const *texts, size_t n, is_buf *out)
 {
     json_t *input = json_array(), *body = json_object();
     bool ok = input && body;
 
-    *out = NULL;
     for (size_t i = 0; ok && i < n; i++) {
         size_t len = strlen(texts[i]);
         if (len > MAX_TEXT) len = is_utf8_whole(texts[i], MAX_TEXT);
@@ -81,10 +86,10 @@ static is_status make_body(const embedder *e, const char *const *texts, size_t n
     }
     ok = ok && json_object_set_new(body, "model", json_string(e->model)) == 0 && json_object_set(body, "input", input) == 0 &&
          json_object_set_new(body, "encoding_format", json_string("float")) == 0;
-    if (ok) *out = json_dumps(body, JSON_COMPACT);
+    ok = ok && json_dump_callback(body, add_bytes, out, JSON_COMPACT) == 0;
     json_decref(input);
     json_decref(body);
-    return *out ? INFERSCALE_OK : is_fail(INFERSCALE_E_INVALID,
+    return ok ? INFERSCALE_OK : is_fail(INFERSCALE_E_INVALID,
                                           "the texts or the model's name cannot be written as JSON; check that they are UTF-8");
 }
 
@@ -175,15 +180,14 @@ static is_status read_data(const embedder *e, const json_t *data, size_t n, uint
 
 static is_status request(embedder *e, const char *const *texts, size_t n, uint32_t *dim, float *out)
 {
-    is_buf response = IS_BUF_INIT;
+    is_buf response = IS_BUF_INIT, body = IS_BUF_INIT;
     json_error_t error;
     json_t *root = NULL;
-    char *body = NULL;
     long code = 0;
     is_status st;
 
     IS_TRY_GOTO(st, end, make_body(e, texts, n, &body));
-    IS_TRY_GOTO(st, end, http_client_post(e->client, body, &code, &response));
+    IS_TRY_GOTO(st, end, http_client_post(e->client, (const char *)body.data, &code, &response));
     if (code != 200) IS_TRY_GOTO(st, end, refused(e, code, &response));
     root = json_loadb(response.data ? (const char *)response.data : "", response.len, 0, &error);
     if (!root)
@@ -193,7 +197,7 @@ static is_status request(embedder *e, const char *const *texts, size_t n, uint32
     else st = read_data(e, json_object_get(root, "data"), n, dim, out);
 end:
     json_decref(root);
-    free(body);
+    is_buf_free(&body);
     is_buf_free(&response);
     return st;
 }
