@@ -16,7 +16,8 @@
 static int run_none(const cli_args *a) { return 0; }
 
 static const cli_option own[] = {
-    { "--count", "N", "how many" }, { "--name", "NAME", "a name" }, { "--fast", NULL, "a flag" }, { "-k", "N", "short" }, { NULL, NULL, NULL },
+    { "--count", "N", "how many" }, { "--name", "NAME", "a name" }, { "--fast", NULL, "a flag" },
+    { "-k", "N", "short" },         { NULL, NULL, NULL },
 };
 static const cli_verb verb = { "try", "", "a verb", NULL, own, CLI_SCOPE | CLI_MODEL | CLI_JSON, run_none };
 static const cli_verb verb_two = { "try hard", "", "two words", NULL, own, 0, run_none };
@@ -102,7 +103,8 @@ static void refuses_with_the_next_step(void **state)
             continue;
         }
         assert_null(a);
-        if (!strstr(message, cases[i].expected)) fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].arg, message, cases[i].expected);
+        if (!strstr(message, cases[i].expected))
+            fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].arg, message, cases[i].expected);
     }
 }
 
@@ -254,7 +256,8 @@ static void scope_defaults_only_without_owner(void **state)
 /* No input makes the parser read beyond it or loop: random words of the dangerous characters, under the sanitizers too. */
 static void survives_random_words(void **state)
 {
-    static const char *const pieces[] = { "-", "--", "=", "count", "name", "k", "fast", "json", "help", "", "\xff", "\xc3\xa9", "7", ",", "user" };
+    static const char *const pieces[] = { "-",    "--", "=",    "count",    "name", "k", "fast", "json",
+                                          "help", "",   "\xff", "\xc3\xa9", "7",    ",", "user" };
     unsigned seed = getenv("TEST_SEED") ? (unsigned)strtoul(getenv("TEST_SEED"), NULL, 10) : 20240501;
     print_message("seed %u\n", seed);
     srand(seed);

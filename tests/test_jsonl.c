@@ -17,9 +17,12 @@ static is_status parse(const char *line) { return jsonl_parse(line, strlen(line)
 
 static void reads_a_fact(void **state)
 {
-    assert_int_equal(parse("{\"type\":\"fact\",\"id\":12,\"version\":3,\"text\":\"caf\\u00e9 \xe2\x98\x95\",\"event_time\":\"2024-05-01T12:00:00Z\","
-                           "\"valid_from\":1714521600,\"valid_to\":null,\"expires\":\"2030-01-01\",\"source_turn\":4,"
-                           "\"metadata\":{\"b\":1,\"a\":[true]},\"user\":\"anna\",\"agent\":\"bot\",\"write_time\":\"2024-05-02\"}"), INFERSCALE_OK);
+    assert_int_equal(
+        parse("{\"type\":\"fact\",\"id\":12,\"version\":3,\"text\":\"caf\\u00e9 "
+              "\xe2\x98\x95\",\"event_time\":\"2024-05-01T12:00:00Z\","
+              "\"valid_from\":1714521600,\"valid_to\":null,\"expires\":\"2030-01-01\",\"source_turn\":4,"
+              "\"metadata\":{\"b\":1,\"a\":[true]},\"user\":\"anna\",\"agent\":\"bot\",\"write_time\":\"2024-05-02\"}"),
+        INFERSCALE_OK);
     assert_int_equal(rec.kind, JSONL_FACT);
     assert_int_equal(rec.line, 7);
     assert_int_equal(rec.id, 12);
@@ -42,8 +45,10 @@ static void reads_a_fact(void **state)
 
 static void reads_a_turn(void **state)
 {
-    assert_int_equal(parse("{\"type\":\"turn\",\"id\":4,\"text\":\"Hello\",\"conversation\":\"c1\",\"speaker\":\"Anna\",\"time\":0,"
-                           "\"external_id\":\"m1\",\"app\":\"web\"}"), INFERSCALE_OK);
+    assert_int_equal(
+        parse("{\"type\":\"turn\",\"id\":4,\"text\":\"Hello\",\"conversation\":\"c1\",\"speaker\":\"Anna\",\"time\":0,"
+              "\"external_id\":\"m1\",\"app\":\"web\"}"),
+        INFERSCALE_OK);
     assert_int_equal(rec.kind, JSONL_TURN);
     assert_string_equal(rec.conversation, "c1");
     assert_string_equal(rec.speaker, "Anna");
@@ -93,7 +98,8 @@ static void refuses_and_names_the_line(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         is_status st = parse(cases[i].line);
         if (st != INFERSCALE_E_PARSE) fail_msg("%s is let in", cases[i].line);
-        if (!strstr(is_error(), cases[i].expected)) fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].line, is_error(), cases[i].expected);
+        if (!strstr(is_error(), cases[i].expected))
+            fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].line, is_error(), cases[i].expected);
         if (!strstr(is_error(), "line 7")) fail_msg("%s: the line is not named: %s", cases[i].line, is_error());
     }
     assert_int_equal(jsonl_parse("{\"text\":\"a\0b\"}", 14, 7, &rec), INFERSCALE_E_PARSE);
@@ -112,7 +118,7 @@ static void deep_nesting_is_an_error(void **state)
     free(line);
 }
 
-/* ---- Lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Lines --------------------------------------------------------------------------------------------------------------- */
 
 static jsonl_reader reader;
 
@@ -210,9 +216,14 @@ static void survives_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_a_fact),             cmocka_unit_test(reads_a_turn),  cmocka_unit_test(refuses_and_names_the_line),
-        cmocka_unit_test(deep_nesting_is_an_error), cmocka_unit_test(counts_lines),  cmocka_unit_test(bounds_a_line),
-        cmocka_unit_test(empty_files_end),          cmocka_unit_test(survives_no_memory),
+        cmocka_unit_test(reads_a_fact),
+        cmocka_unit_test(reads_a_turn),
+        cmocka_unit_test(refuses_and_names_the_line),
+        cmocka_unit_test(deep_nesting_is_an_error),
+        cmocka_unit_test(counts_lines),
+        cmocka_unit_test(bounds_a_line),
+        cmocka_unit_test(empty_files_end),
+        cmocka_unit_test(survives_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

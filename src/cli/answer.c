@@ -13,26 +13,30 @@ json_t *cli_answer_json(inferscale *is, const inferscale_scope *scope, const inf
     json_t *facts = json_array(), *o;
     for (size_t i = 0; i < r->n_facts; i++) {
         const inferscale_used *u = &r->facts[i];
-        json_t *fact = json_pack("{s:I,s:i,s:f,s:I,s:s}", "id", (json_int_t)u->id, "version", u->version, "score", u->score, "tokens",
-                                 (json_int_t)u->tokens, "source", cli_source_name(u->source));
+        json_t *fact = json_pack("{s:I,s:i,s:f,s:I,s:s}", "id", (json_int_t)u->id, "version", u->version, "score", u->score,
+                                 "tokens", (json_int_t)u->tokens, "source", cli_source_name(u->source));
         char *text = is ? cli_fact_text(is, scope, u->id) : NULL;
         if (text) json_object_set_new(fact, "text", cli_json_text(text));
         is_free(text);
         json_array_append_new(facts, fact);
     }
     o = json_pack("{s:o,s:s,s:s,s:o,s:o,s:I}", "answer", cli_json_text(r->text), "mode", cli_mode_name(r->mode), "finish",
-                  r->finish ? r->finish : "", "fallback", cli_json_text(r->fallback ? r->fallback : ""), "facts", facts, "facts_dropped",
-                  (json_int_t)r->n_dropped);
+                  r->finish ? r->finish : "", "fallback", cli_json_text(r->fallback ? r->fallback : ""), "facts", facts,
+                  "facts_dropped", (json_int_t)r->n_dropped);
     const struct { const char *name; uint32_t v; } counts[] = {
-        { "tokens_prompt", r->tokens_prompt }, { "tokens_computed", r->tokens_computed }, { "tokens_injected", r->tokens_injected },
-        { "tokens_resident", r->tokens_resident }, { "tokens_answer", r->tokens_answer },
+        { "tokens_prompt", r->tokens_prompt },     { "tokens_computed", r->tokens_computed },
+        { "tokens_injected", r->tokens_injected }, { "tokens_resident", r->tokens_resident },
+        { "tokens_answer", r->tokens_answer },
     };
     const struct { const char *name; double v; } times[] = {
-        { "ttft_ms", r->ttft_ms },       { "embed_ms", r->embed_ms },   { "recall_ms", r->recall_ms },     { "plan_ms", r->plan_ms },
-        { "compose_ms", r->compose_ms }, { "inject_ms", r->inject_ms }, { "question_ms", r->question_ms }, { "first_token_ms", r->first_token_ms },
+        { "ttft_ms", r->ttft_ms },         { "embed_ms", r->embed_ms },
+        { "recall_ms", r->recall_ms },     { "plan_ms", r->plan_ms },
+        { "compose_ms", r->compose_ms },   { "inject_ms", r->inject_ms },
+        { "question_ms", r->question_ms }, { "first_token_ms", r->first_token_ms },
         { "total_ms", r->total_ms },
     };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) json_object_set_new(o, counts[i].name, json_integer(counts[i].v));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        json_object_set_new(o, counts[i].name, json_integer(counts[i].v));
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) json_object_set_new(o, times[i].name, json_real(times[i].v));
     return o;
 }
@@ -60,8 +64,8 @@ static void part(FILE *f, const char *name, double ms)
 
 void cli_answer_stats(FILE *f, const inferscale_answer *r)
 {
-    fprintf(f, "%sprompt %u tokens: %u computed, %u injected, %u already there; answer %u%s\n", cli_on(CLI_DIM), r->tokens_prompt,
-            r->tokens_computed, r->tokens_injected, r->tokens_resident, r->tokens_answer, cli_off());
+    fprintf(f, "%sprompt %u tokens: %u computed, %u injected, %u already there; answer %u%s\n", cli_on(CLI_DIM),
+            r->tokens_prompt, r->tokens_computed, r->tokens_injected, r->tokens_resident, r->tokens_answer, cli_off());
     part(f, "embed", r->embed_ms);
     part(f, "recall", r->recall_ms);
     part(f, "plan", r->plan_ms);

@@ -4,8 +4,8 @@
 
 #include "cli/cli.h"
 
-/* {answer, mode, finish, facts [{id, version, score, tokens, source, text}], tokens_*, ttft_ms, ..., fallback}. is may be NULL (then
- * the facts have no text). */
+/* {answer, mode, finish, facts [{id, version, score, tokens, source, text}], tokens_*, ttft_ms, ..., fallback}. is may be NULL
+ * (then the facts have no text). */
 json_t *cli_answer_json(inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer);
 /* The facts used, best first, cut to the terminal; to f. */
 void cli_answer_facts(FILE *f, inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer);

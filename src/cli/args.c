@@ -25,7 +25,7 @@ struct cli_args {
     bool help, json;
 };
 
-/* ---- Tables ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Tables -------------------------------------------------------------------------------------------------------------- */
 
 void cli_each_option(const cli_verb *verb, void (*each)(void *ctx, const cli_option *o, unsigned group), void *ctx)
 {
@@ -73,7 +73,7 @@ const cli_verb *cli_find_verb(const cli_verb *const *verbs, int argc, char **arg
     return NULL;
 }
 
-/* ---- Did you mean ---------------------------------------------------------------------------------------------------------- */
+/* ---- Did you mean -------------------------------------------------------------------------------------------------------- */
 
 enum { WORD_MAX = 40 };
 
@@ -143,7 +143,8 @@ static void unknown_option(const cli_verb *verb, const char *arg, size_t len, ch
     if (near)
         snprintf(message, cap, "there is no option %.*s; did you mean %s?", (int)(len < 60 ? len : 60), arg, near);
     else
-        snprintf(message, cap, "there is no option %.*s; text that begins with a dash goes after \"--\"", (int)(len < 60 ? len : 60), arg);
+        snprintf(message, cap, "there is no option %.*s; text that begins with a dash goes after \"--\"",
+                 (int)(len < 60 ? len : 60), arg);
 }
 
 void cli_unknown_verb(const cli_verb *const *verbs, int argc, char **argv, char *message, size_t cap)
@@ -175,7 +176,7 @@ void cli_unknown_verb(const cli_verb *const *verbs, int argc, char **argv, char 
     }
 }
 
-/* ---- Parsing --------------------------------------------------------------------------------------------------------------- */
+/* ---- Parsing ------------------------------------------------------------------------------------------------------------- */
 
 void cli_args_free(cli_args *a)
 {
@@ -260,7 +261,7 @@ int cli_args_parse(const cli_verb *verb, int argc, char **argv, cli_args **out, 
 bool cli_wants_help(const cli_args *a) { return a->help; }
 bool cli_wants_json(const cli_args *a) { return a->json; }
 
-/* ---- Values ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Values -------------------------------------------------------------------------------------------------------------- */
 
 bool cli_parse_int(const char *s, int64_t *out)
 {
@@ -305,7 +306,7 @@ bool cli_parse_size(const char *s, uint64_t *out)
     return true;
 }
 
-/* ---- Typed access ---------------------------------------------------------------------------------------------------------- */
+/* ---- Typed access -------------------------------------------------------------------------------------------------------- */
 
 /* The value given for option, NULL if it was not. Asking for an option that the verb does not have is our own mistake. */
 static const char *value_of(const cli_args *a, const char *option)
@@ -334,7 +335,8 @@ int64_t cli_int(const cli_args *a, const char *option, int64_t fallback, int64_t
     int64_t x;
     if (!v) return fallback;
     if (!cli_parse_int(v, &x) || x < min || x > max)
-        exit(cli_usage(a, "%s must be a whole number from %lld to %lld, not \"%.40s\"", option, (long long)min, (long long)max, v));
+        exit(cli_usage(a, "%s must be a whole number from %lld to %lld, not \"%.40s\"", option, (long long)min, (long long)max,
+                       v));
     return x;
 }
 
@@ -361,7 +363,8 @@ size_t cli_int_list(const cli_args *a, const char *option, const char *fallback,
         memcpy(word, s, len);
         word[len] = '\0';
         if (!cli_parse_int(word, &out[n++]))
-            exit(cli_usage(a, "%s takes whole numbers with commas between, e.g. %s 0,5,10; \"%s\" is none", option, option, word));
+            exit(cli_usage(a, "%s takes whole numbers with commas between, e.g. %s 0,5,10; \"%s\" is none", option, option,
+                           word));
         s += len;
         if (*s == ',' && *++s == '\0') exit(cli_usage(a, "%s ends with a comma; a number is missing after it", option));
     }

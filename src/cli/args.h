@@ -24,8 +24,9 @@ const cli_verb *cli_find_verb(const cli_verb *const *verbs, int argc, char **arg
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
 /* Parses argv[0..argc), what follows the verb. Accepted: --option VALUE, --option=VALUE, flags, positionals in any place, "--"
- * (all that follows are positionals), "-" (a positional), --help. An option given twice keeps the last value. Returns 0 and *out
- * (cli_args_free), or CLI_USAGE with a sentence in message[cap]. Strings are borrowed from argv. Every argument must be UTF-8. */
+ * (all that follows are positionals), "-" (a positional), --help. An option given twice keeps the last value. Returns 0 and
+ * *out (cli_args_free), or CLI_USAGE with a sentence in message[cap]. Strings are borrowed from argv. Every argument must be
+ * UTF-8. */
 int cli_args_parse(const cli_verb *verb, int argc, char **argv, cli_args **out, char *message, size_t cap);
 void cli_args_free(cli_args *a);
 bool cli_wants_help(const cli_args *a);
@@ -75,7 +76,8 @@ void cli_recall_options(const cli_args *a, inferscale_recall_options *out);
 void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_recall_options *recall);
 
 /* As cli_fail_msg with a code and, in JSON, more members beside "error" (extra is stolen; may be NULL). */
-int cli_fail_with(const cli_args *a, const char *code, json_t *extra, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+int cli_fail_with(const cli_args *a, const char *code, json_t *extra, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* Reports wrong usage where there are no arguments yet. Prints, returns CLI_USAGE. */
 int cli_usage_at(const char *verb, bool json, const char *message);

@@ -146,8 +146,8 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_chat = {
     "chat", "", "Talk with memory; earlier turns stay computed",
-    "One message a line. New memory is placed before the newest message, so nothing earlier is computed again. Commands: /facts,\n"
-    "/stats, /remember TEXT, /help, /quit.\n\n"
+    "One message a line. New memory is placed before the newest message, so nothing earlier is computed again. Commands: "
+    "/facts, /stats, /remember TEXT, /help, /quit.\n\n"
     "Examples:\n  inferscale chat --user anna\n  printf 'Hello\\n/stats\\n' | inferscale chat\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_chat,
 };

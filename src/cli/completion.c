@@ -19,7 +19,8 @@ static void put_name(void *ctx, const cli_option *o, unsigned group) { printf(" 
 static void put_second_words(const char *first, size_t n)
 {
     for (size_t i = 0; cli_verbs[i]; i++)
-        if (strncmp(cli_verbs[i]->name, first, n) == 0 && cli_verbs[i]->name[n] == ' ') printf(" %s", cli_verbs[i]->name + n + 1);
+        if (strncmp(cli_verbs[i]->name, first, n) == 0 && cli_verbs[i]->name[n] == ' ')
+            printf(" %s", cli_verbs[i]->name + n + 1);
 }
 
 /* First words, each once. */
@@ -29,7 +30,8 @@ static void each_first_word(void (*each)(const char *word, size_t n, const cli_v
         const char *name = cli_verbs[i]->name;
         size_t n = strcspn(name, " ");
         bool seen = false;
-        for (size_t j = 0; j < i && !seen; j++) seen = strcspn(cli_verbs[j]->name, " ") == n && strncmp(cli_verbs[j]->name, name, n) == 0;
+        for (size_t j = 0; j < i && !seen; j++)
+            seen = strcspn(cli_verbs[j]->name, " ") == n && strncmp(cli_verbs[j]->name, name, n) == 0;
         if (!seen) each(name, n, cli_verbs[i]);
     }
 }
@@ -39,7 +41,8 @@ static void put_first(const char *word, size_t n, const cli_verb *v) { printf(" 
 static void put_bash_group(const char *word, size_t n, const cli_verb *v)
 {
     bool group = false;
-    for (size_t i = 0; cli_verbs[i] && !group; i++) group = strncmp(cli_verbs[i]->name, word, n) == 0 && cli_verbs[i]->name[n] == ' ';
+    for (size_t i = 0; cli_verbs[i] && !group; i++)
+        group = strncmp(cli_verbs[i]->name, word, n) == 0 && cli_verbs[i]->name[n] == ' ';
     if (!group) return;
     printf("    %.*s) second=\"", (int)n, word);
     put_second_words(word, n);
@@ -50,7 +53,8 @@ static void put_bash(void)
 {
     printf("# bash completion for inferscale; load with: source <(inferscale completion bash)\n"
            "_inferscale() {\n"
-           "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" verb=\"${COMP_WORDS[1]}\" second=\"\" words=\"\"\n"
+           "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" verb=\"${COMP_WORDS[1]}\" "
+           "second=\"\" words=\"\"\n"
            "  COMPREPLY=()\n"
            "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    COMPREPLY=($(compgen -W \"--help --version");
     each_first_word(put_first);
@@ -65,7 +69,8 @@ static void put_bash(void)
            "  if [ \"$COMP_CWORD\" -eq 2 ] && [ -n \"$second\" ] && [[ \"$cur\" != -* ]]; then\n"
            "    COMPREPLY=($(compgen -W \"$second\" -- \"$cur\"))\n"
            "    [ \"${#COMPREPLY[@]}\" -gt 0 ] && return\n  fi\n"
-           "  case \" $second \" in *\" ${COMP_WORDS[2]} \"*) [ -n \"${COMP_WORDS[2]}\" ] && verb=\"$verb ${COMP_WORDS[2]}\" ;; esac\n"
+           "  case \" $second \" in *\" ${COMP_WORDS[2]} \"*) [ -n \"${COMP_WORDS[2]}\" ] && verb=\"$verb ${COMP_WORDS[2]}\" "
+           ";; esac\n"
            "  case \"$verb\" in\n");
     for (size_t i = 0; cli_verbs[i]; i++) {
         printf("    \"%s\") words=\"--help", cli_verbs[i]->name);
@@ -73,7 +78,8 @@ static void put_bash(void)
         printf("\" ;;\n");
     }
     printf("  esac\n"
-           "  if [[ \"$cur\" == -* ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
+           "  if [[ \"$cur\" == -* ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); else COMPREPLY=($(compgen -f -- "
+           "\"$cur\")); fi\n"
            "}\n"
            "complete -o filenames -F _inferscale inferscale\n");
 }
@@ -119,7 +125,8 @@ static void put_zsh_first(const char *word, size_t n, const cli_verb *v)
 static void put_zsh_group(const char *word, size_t n, const cli_verb *v)
 {
     bool group = false;
-    for (size_t i = 0; cli_verbs[i] && !group; i++) group = strncmp(cli_verbs[i]->name, word, n) == 0 && cli_verbs[i]->name[n] == ' ';
+    for (size_t i = 0; cli_verbs[i] && !group; i++)
+        group = strncmp(cli_verbs[i]->name, word, n) == 0 && cli_verbs[i]->name[n] == ' ';
     if (!group) return;
     printf("    %.*s) second=(", (int)n, word);
     put_second_words(word, n);
@@ -142,14 +149,16 @@ static void put_zsh(void)
         cli_each_option(cli_verbs[i], put_zsh_option, NULL);
         printf(" \\\n        '*:argument:_files' ;;\n");
     }
-    printf("  esac\n}\nif [[ $zsh_eval_context[-1] == loadautofunc ]]; then _inferscale \"$@\"; else compdef _inferscale inferscale; fi\n");
+    printf("  esac\n}\nif [[ $zsh_eval_context[-1] == loadautofunc ]]; then _inferscale \"$@\"; else compdef _inferscale "
+           "inferscale; fi\n");
 }
 
 static void put_fish_condition(const cli_verb *v)
 {
     const char *space = strchr(v->name, ' ');
     if (space)
-        printf("__fish_seen_subcommand_from %.*s; and __fish_seen_subcommand_from %s", (int)(space - v->name), v->name, space + 1);
+        printf("__fish_seen_subcommand_from %.*s; and __fish_seen_subcommand_from %s", (int)(space - v->name), v->name,
+               space + 1);
     else
         printf("__fish_seen_subcommand_from %s", v->name);
 }
@@ -194,13 +203,15 @@ static int cmd_completion(const cli_args *a)
     if (strcmp(shell, "bash") == 0) put_bash();
     else if (strcmp(shell, "zsh") == 0) put_zsh();
     else if (strcmp(shell, "fish") == 0) put_fish();
-    else if ((near = cli_nearest(shell, shells, 3)) != NULL) return cli_usage(a, "there is no script for \"%.40s\"; did you mean %s?", shell, near);
+    else if ((near = cli_nearest(shell, shells, 3)) != NULL)
+        return cli_usage(a, "there is no script for \"%.40s\"; did you mean %s?", shell, near);
     else return cli_usage(a, "there is no script for \"%.40s\"; there are bash, zsh and fish", shell);
     return CLI_OK;
 }
 
 const cli_verb cli_verb_completion = {
     "completion", "SHELL", "Print a completion script for bash, zsh or fish",
-    "Examples:\n  source <(inferscale completion bash)\n  inferscale completion fish > ~/.config/fish/completions/inferscale.fish\n",
+    "Examples:\n  source <(inferscale completion bash)\n  inferscale completion fish > "
+    "~/.config/fish/completions/inferscale.fish\n",
     NULL, 0, cmd_completion,
 };

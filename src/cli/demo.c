@@ -31,7 +31,7 @@ typedef struct demo {
     bool talk;                 /* people read along; without it only the JSON line */
 } demo;
 
-/* ---- Data ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Data ---------------------------------------------------------------------------------------------------------------- */
 
 char *demo_data_path(const char *name)
 {
@@ -52,8 +52,10 @@ char *demo_data_path(const char *name)
             is_free(path);
         }
     }
-    is_fail(INFERSCALE_E_NOTFOUND, "%s is neither in share/inferscale beside the program's folder nor in the source tree; give it with --data and "
-                                   "--questions", name);
+    is_fail(INFERSCALE_E_NOTFOUND,
+            "%s is neither in share/inferscale beside the program's folder nor in the source tree; give it with --data and "
+            "--questions",
+            name);
     return NULL;
 }
 
@@ -73,7 +75,8 @@ static is_status read_questions(demo *d, const char *path)
         d->questions[d->n_questions] = is_strndup((const char *)r->text.data, r->text.len);
         if (d->questions[d->n_questions]) d->n_questions++;
     }
-    if (st == INFERSCALE_OK && d->n_questions == 0) st = is_fail(INFERSCALE_E_PARSE, "%s holds no question; write one a line", path);
+    if (st == INFERSCALE_OK && d->n_questions == 0)
+        st = is_fail(INFERSCALE_E_PARSE, "%s holds no question; write one a line", path);
     jsonl_reader_free(r);
     is_free(r);
     fclose(f);
@@ -99,14 +102,15 @@ static int remember(demo *d, const char *path)
         cli_ms(stored_ms, a);
         cli_ms(json_real_value(json_object_get(encoded, "ms")), b);
         cli_count((uint64_t)json_integer_value(json_object_get(encoded, "tokens_stored")), c);
-        if (rc == CLI_OK && d->talk) printf("Remembered %zu facts in %s; encoded %s tokens in %s, once and for all.\n\n", i.facts, a, c, b);
+        if (rc == CLI_OK && d->talk)
+            printf("Remembered %zu facts in %s; encoded %s tokens in %s, once and for all.\n\n", i.facts, a, c, b);
     }
     json_decref(encoded);
     cli_import_free(&i);
     return rc;
 }
 
-/* ---- Measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- Measuring ----------------------------------------------------------------------------------------------------------- */
 
 static inferscale_status ask(demo *d, const char *question, int mode, int64_t k, int64_t max_tokens, inferscale_answer **out)
 {
@@ -163,7 +167,7 @@ static inferscale_status measure_k(demo *d, demo_k *row)
     return INFERSCALE_OK;
 }
 
-/* ---- The whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- The whole ----------------------------------------------------------------------------------------------------------- */
 
 static inferscale_status questions(demo *d)
 {
@@ -196,10 +200,12 @@ static void print_method(const demo *d)
 {
     char line[600];
     snprintf(line, sizeof line,
-             "Both columns see the same tokens in the same order; only who computed the facts' keys and values differs. TTFT is from the question "
-             "to the first token, embedding it and searching included. The header is cached in both, the facts' keys and values are in memory, and "
-             "an untimed run came first. %s, %s weights, %u thread%s.", d->model.name, d->model.weights, d->model.n_threads,
-             d->model.n_threads == 1 ? "" : "s");
+             "Both columns see the same tokens in the same order; only who computed the facts' keys and values differs. TTFT "
+             "is from the question "
+             "to the first token, embedding it and searching included. The header is cached in both, the facts' keys and "
+             "values are in memory, and "
+             "an untimed run came first. %s, %s weights, %u thread%s.",
+             d->model.name, d->model.weights, d->model.n_threads, d->model.n_threads == 1 ? "" : "s");
     fputs(cli_on(CLI_DIM), stdout);
     cli_put_wrapped(stdout, line, cli_columns() ? cli_columns() : 80, 0);
     fputs(cli_off(), stdout);
@@ -210,14 +216,15 @@ static int print_json(const demo *d)
 {
     json_t *qs = json_array(), *ks = json_array();
     for (size_t i = 0; i < d->n_questions; i++)
-        json_array_append_new(qs, json_pack("{s:o,s:o,s:o}", "question", cli_json_text(d->questions[i]), "kv", demo_answer_json(d->pairs[i].kv),
-                                            "text", demo_answer_json(d->pairs[i].text)));
+        json_array_append_new(qs, json_pack("{s:o,s:o,s:o}", "question", cli_json_text(d->questions[i]), "kv",
+                                            demo_answer_json(d->pairs[i].kv), "text", demo_answer_json(d->pairs[i].text)));
     for (size_t i = 0; i < d->n_ks; i++)
-        json_array_append_new(ks, json_pack("{s:I,s:I,s:I,s:f,s:f,s:f}", "k", (json_int_t)d->ks[i].k, "facts", (json_int_t)d->ks[i].facts,
-                                            "fact_tokens", (json_int_t)d->ks[i].fact_tokens, "kv_ms", d->ks[i].kv_ms, "text_ms", d->ks[i].text_ms,
-                                            "ratio", d->ks[i].kv_ms > 0 ? d->ks[i].text_ms / d->ks[i].kv_ms : 0.0));
-    return cli_print_json(json_pack("{s:o,s:o,s:o,s:o}", "model", cli_json_text(d->model.name), "weights", cli_json_text(d->model.weights),
-                                    "questions", qs, "k", ks));
+        json_array_append_new(ks, json_pack("{s:I,s:I,s:I,s:f,s:f,s:f}", "k", (json_int_t)d->ks[i].k, "facts",
+                                            (json_int_t)d->ks[i].facts, "fact_tokens", (json_int_t)d->ks[i].fact_tokens,
+                                            "kv_ms", d->ks[i].kv_ms, "text_ms", d->ks[i].text_ms, "ratio",
+                                            d->ks[i].kv_ms > 0 ? d->ks[i].text_ms / d->ks[i].kv_ms : 0.0));
+    return cli_print_json(json_pack("{s:o,s:o,s:o,s:o}", "model", cli_json_text(d->model.name), "weights",
+                                    cli_json_text(d->model.weights), "questions", qs, "k", ks));
 }
 
 static int show(demo *d, const char *data)
@@ -248,7 +255,9 @@ static int with_store(demo *d, const char *data)
     char home[512];
     int rc;
     snprintf(home, sizeof home, "%s/inferscale-demo-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(home)) return cli_fail_msg(d->a, "no folder can be made in %s: %s; set TMPDIR to one that can be written", tmp && *tmp ? tmp : "/tmp", strerror(errno));
+    if (!mkdtemp(home))
+        return cli_fail_msg(d->a, "no folder can be made in %s: %s; set TMPDIR to one that can be written",
+                            tmp && *tmp ? tmp : "/tmp", strerror(errno));
     cli_options(d->a, &o);
     o.home = home;
     o.engine = cli_str(d->a, "--engine", NULL);
@@ -283,7 +292,9 @@ static int cmd_demo(const cli_args *a)
     }
     cli_interrupt();
     data = cli_str(a, "--data", NULL) ? is_strdup(cli_str(a, "--data", NULL)) : demo_data_path("demo.jsonl");
-    asked = !data ? NULL : cli_str(a, "--questions", NULL) ? is_strdup(cli_str(a, "--questions", NULL)) : demo_data_path("demo-questions.txt");
+    asked = !data                             ? NULL
+            : cli_str(a, "--questions", NULL) ? is_strdup(cli_str(a, "--questions", NULL))
+                                              : demo_data_path("demo-questions.txt");
     if (!data || !asked) st = INFERSCALE_E_NOTFOUND;
     if (st == INFERSCALE_OK) st = read_questions(&d, asked);
     rc = st == INFERSCALE_OK ? with_store(&d, data) : cli_fail_as(a, st);
@@ -308,7 +319,7 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_demo = {
     "demo", "", "See memory answered without prefilling it",
-    "Remembers an invented person's facts in a store of its own, asks three questions both ways, and measures what k facts cost. The\n"
-    "last line is one JSON object.\n\nExamples:\n  inferscale demo\n  inferscale demo --costs 10,50 --runs 11\n",
+    "Remembers an invented person's facts in a store of its own, asks three questions both ways, and measures what k facts "
+    "cost. The last line is one JSON object.\n\nExamples:\n  inferscale demo\n  inferscale demo --costs 10,50 --runs 11\n",
     options, CLI_MODEL | CLI_JSON, cmd_demo,
 };

@@ -61,7 +61,8 @@ static void print_facts(inferscale *is, const inferscale_scope *scope, const inf
         putchar('\n');
         is_free(text);
     }
-    if (r->n_facts > FACTS_SHOWN) printf("   %-*s%sand %zu more%s\n", LEFT, "", cli_on(CLI_DIM), r->n_facts - FACTS_SHOWN, cli_off());
+    if (r->n_facts > FACTS_SHOWN)
+        printf("   %-*s%sand %zu more%s\n", LEFT, "", cli_on(CLI_DIM), r->n_facts - FACTS_SHOWN, cli_off());
 }
 
 void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t number, const char *question, const demo_pair *p)
@@ -80,8 +81,8 @@ void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t numbe
     cli_ms(p->text->ttft_ms, b);
     row("first token", a, b);
     if (p->kv->ttft_ms > 0)
-        printf("   %s%-*s%s%s%.1fx%s sooner with injected memory\n", cli_on(CLI_DIM), LEFT, "ratio", cli_off(), cli_on(CLI_GREEN),
-               p->text->ttft_ms / p->kv->ttft_ms, cli_off());
+        printf("   %s%-*s%s%s%.1fx%s sooner with injected memory\n", cli_on(CLI_DIM), LEFT, "ratio", cli_off(),
+               cli_on(CLI_GREEN), p->text->ttft_ms / p->kv->ttft_ms, cli_off());
     if (p->kv->fallback && *p->kv->fallback) row("note", p->kv->fallback, "");
     putchar('\n');
     fflush(stdout);
@@ -90,7 +91,9 @@ void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t numbe
 static void bar(double ms, double longest)
 {
     int eighths = longest > 0 ? (int)(ms / longest * BAR * 8 + 0.5) : 0;
-    static const char *const part[] = { "", "\xe2\x96\x8f", "\xe2\x96\x8e", "\xe2\x96\x8d", "\xe2\x96\x8c", "\xe2\x96\x8b", "\xe2\x96\x8a", "\xe2\x96\x89" };
+    static const char *const part[] = {
+        "", "\xe2\x96\x8f", "\xe2\x96\x8e", "\xe2\x96\x8d", "\xe2\x96\x8c", "\xe2\x96\x8b", "\xe2\x96\x8a", "\xe2\x96\x89"
+    };
     if (eighths < 1) eighths = 1;
     for (int i = 0; i < eighths / 8; i++) fputs("\xe2\x96\x88", stdout);
     fputs(part[eighths % 8], stdout);
@@ -103,7 +106,8 @@ void demo_print_k(const demo_k *rows, size_t n, int64_t runs)
         if (rows[i].text_ms > longest) longest = rows[i].text_ms;
         if (rows[i].kv_ms > longest) longest = rows[i].kv_ms;
     }
-    printf("%sWhat k facts cost before the first token%s (medians of %lld, arms taken in turn)\n", cli_on(CLI_BOLD), cli_off(), (long long)runs);
+    printf("%sWhat k facts cost before the first token%s (medians of %lld, arms taken in turn)\n", cli_on(CLI_BOLD), cli_off(),
+           (long long)runs);
     printf("   %s%4s  %11s  %-9s %9s  %s%s\n", cli_on(CLI_DIM), "k", "fact tokens", "memory", "TTFT", "", cli_off());
     for (size_t i = 0; i < n; i++) {
         char ms[32];
@@ -124,7 +128,7 @@ json_t *demo_answer_json(const inferscale_answer *r)
 {
     json_t *facts = json_array();
     for (size_t i = 0; i < r->n_facts; i++) json_array_append_new(facts, json_integer(r->facts[i].id));
-    return json_pack("{s:o,s:f,s:I,s:I,s:s,s:o,s:o}", "answer", cli_json_text(r->text), "ttft_ms", r->ttft_ms, "tokens_computed",
-                     (json_int_t)r->tokens_computed, "tokens_injected", (json_int_t)r->tokens_injected, "mode", cli_mode_name(r->mode),
-                     "fallback", cli_json_text(r->fallback ? r->fallback : ""), "facts", facts);
+    return json_pack("{s:o,s:f,s:I,s:I,s:s,s:o,s:o}", "answer", cli_json_text(r->text), "ttft_ms", r->ttft_ms,
+                     "tokens_computed", (json_int_t)r->tokens_computed, "tokens_injected", (json_int_t)r->tokens_injected,
+                     "mode", cli_mode_name(r->mode), "fallback", cli_json_text(r->fallback ? r->fallback : ""), "facts", facts);
 }

@@ -28,7 +28,8 @@ static void say(visit *v, const char *name, mark m, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (m == BAD) v->failed = true;
-    json_array_append_new(v->checks, json_pack("{s:s,s:s,s:o}", "name", name, "result", words[m], "detail", cli_json_text(text)));
+    json_array_append_new(v->checks,
+                          json_pack("{s:s,s:s,s:o}", "name", name, "result", words[m], "detail", cli_json_text(text)));
     if (cli_wants_json(v->a)) return;
     printf("%s%s%s  %-16s ", cli_on(styles[m]), marks[m], cli_off(), name);
     cli_put_wrapped(stdout, text, cli_columns() ? cli_columns() : 0, 20);
@@ -41,8 +42,9 @@ static void check_cpu(visit *v, json_t *report)
     is_cpu_model(cpu);
     say(v, "CPU", is_cpu_simd() == IS_SIMD_SCALAR ? WARN : OK, "%s, %u cores, kernels use %s%s", cpu, is_cpu_physical_cores(),
         is_cpu_simd_name(is_cpu_simd()), is_cpu_simd() == IS_SIMD_SCALAR ? "; a CPU with AVX2 is several times faster" : "");
-    json_object_set_new(report, "cpu", json_pack("{s:o,s:I,s:s}", "model", cli_json_text(cpu), "cores", (json_int_t)is_cpu_physical_cores(),
-                                                 "simd", is_cpu_simd_name(is_cpu_simd())));
+    json_object_set_new(report, "cpu",
+                        json_pack("{s:o,s:I,s:s}", "model", cli_json_text(cpu), "cores", (json_int_t)is_cpu_physical_cores(),
+                                  "simd", is_cpu_simd_name(is_cpu_simd())));
 }
 
 static void check_store(visit *v, inferscale *is, json_t *report)
@@ -60,16 +62,18 @@ static void check_store(visit *v, inferscale *is, json_t *report)
     cli_count(s.n_facts, facts);
     cli_count(s.n_turns, turns);
     say(v, "store", OK, "%s", s.home);
-    say(v, "bank", s.sqlite_ok ? OK : BAD, s.sqlite_ok ? "%s facts and %s turns of %llu owners; %s; schema %d; quick check passed"
-                                                       : "%s facts and %s turns of %llu owners; %s; schema %d; the quick check FAILED: export what can "
-                                                         "be read, and restore a backup",
+    say(v, "bank", s.sqlite_ok ? OK : BAD,
+        s.sqlite_ok ? "%s facts and %s turns of %llu owners; %s; schema %d; quick check passed"
+                    : "%s facts and %s turns of %llu owners; %s; schema %d; the quick check FAILED: export what can "
+                      "be read, and restore a backup",
         facts, turns, (unsigned long long)s.n_partitions, bank, s.schema_version);
     say(v, "vault", OK, "%llu segments, %s; up to %s of them in memory", (unsigned long long)s.n_segments, vault, ram);
     json_object_set_new(report, "store",
-                        json_pack("{s:o,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "home", cli_json_text(s.home), "schema_version", s.schema_version,
-                                  "quick_check", s.sqlite_ok, "partitions", (json_int_t)s.n_partitions, "facts", (json_int_t)s.n_facts, "turns",
-                                  (json_int_t)s.n_turns, "embedded", (json_int_t)s.n_embedded, "segments", (json_int_t)s.n_segments,
-                                  "bank_bytes", (json_int_t)s.bank_bytes, "vault_bytes", (json_int_t)s.vault_bytes));
+                        json_pack("{s:o,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "home", cli_json_text(s.home), "schema_version",
+                                  s.schema_version, "quick_check", s.sqlite_ok, "partitions", (json_int_t)s.n_partitions,
+                                  "facts", (json_int_t)s.n_facts, "turns", (json_int_t)s.n_turns, "embedded",
+                                  (json_int_t)s.n_embedded, "segments", (json_int_t)s.n_segments, "bank_bytes",
+                                  (json_int_t)s.bank_bytes, "vault_bytes", (json_int_t)s.vault_bytes));
 }
 
 /* A search makes the embedder load; on an owner that nobody has it finds nothing and costs nothing. */
@@ -92,27 +96,35 @@ static void check_embedder(visit *v, inferscale *is, json_t *report)
     if (inferscale_store(is, 0, &s) != INFERSCALE_OK) return;
     say(v, "embedder", OK, "%s", s.embedder);
     if (s.n_embedded < s.n_facts + s.n_turns)
-        say(v, "embeddings", WARN, "%llu of %llu items are embedded; `inferscale encode` does the rest", (unsigned long long)s.n_embedded,
-            (unsigned long long)(s.n_facts + s.n_turns));
-    json_object_set_new(report, "embedder",
-                        json_pack("{s:o,s:o}", "name", cli_json_text(s.embedder), "fingerprint", cli_json_text(s.embedder_fingerprint)));
+        say(v, "embeddings", WARN, "%llu of %llu items are embedded; `inferscale encode` does the rest",
+            (unsigned long long)s.n_embedded, (unsigned long long)(s.n_facts + s.n_turns));
+    json_object_set_new(
+        report, "embedder",
+        json_pack("{s:o,s:o}", "name", cli_json_text(s.embedder), "fingerprint", cli_json_text(s.embedder_fingerprint)));
 }
 
 static json_t *model_json(const inferscale_model_info *m)
 {
-    json_t *o = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:b,s:o}", "name", cli_json_text(m->name), "arch", cli_json_text(m->arch), "weights",
-                          cli_json_text(m->weights), "path", cli_json_text(m->path), "engine", cli_json_text(m->engine), "fingerprint",
-                          cli_json_text(m->fingerprint), "can_inject", m->can_inject, "flash_attention", m->flash_attention, "why_not",
-                          cli_json_text(m->why_not));
+    json_t *o = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:b,s:o}", "name", cli_json_text(m->name), "arch",
+                          cli_json_text(m->arch), "weights", cli_json_text(m->weights), "path", cli_json_text(m->path),
+                          "engine", cli_json_text(m->engine), "fingerprint", cli_json_text(m->fingerprint), "can_inject",
+                          m->can_inject, "flash_attention", m->flash_attention, "why_not", cli_json_text(m->why_not));
     const struct { const char *name; uint64_t v; } counts[] = {
-        { "params", m->n_params }, { "layers", m->n_layers }, { "planes", m->n_planes }, { "ctx", m->n_ctx }, { "ctx_train", m->n_ctx_train },
-        { "vocab", m->n_vocab }, { "threads", m->n_threads }, { "kv_bytes_per_token", m->kv_bytes_per_token },
+        { "params", m->n_params },       { "layers", m->n_layers },
+        { "planes", m->n_planes },       { "ctx", m->n_ctx },
+        { "ctx_train", m->n_ctx_train }, { "vocab", m->n_vocab },
+        { "threads", m->n_threads },     { "kv_bytes_per_token", m->kv_bytes_per_token },
     };
     const struct { const char *name; double v; } numbers[] = {
-        { "fa_on_ms", m->fa_on_ms }, { "fa_off_ms", m->fa_off_ms }, { "selftest_kl", m->selftest_kl }, { "selftest_noise", m->selftest_noise },
+        { "fa_on_ms", m->fa_on_ms },
+        { "fa_off_ms", m->fa_off_ms },
+        { "selftest_kl", m->selftest_kl },
+        { "selftest_noise", m->selftest_noise },
     };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].v));
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) json_object_set_new(o, numbers[i].name, json_real(numbers[i].v));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].v));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(o, numbers[i].name, json_real(numbers[i].v));
     return o;
 }
 
@@ -128,19 +140,22 @@ static void check_model(visit *v, inferscale *is, json_t *report)
     cli_count(m.n_params, params);
     cli_size(m.kv_bytes_per_token, kv);
     say(v, "engine", OK, "%s, %u threads", m.engine, m.n_threads);
-    say(v, "model", OK, "%s, %s, %s weights, %s parameters, context %u of %u", m.name, m.arch, m.weights, params, m.n_ctx, m.n_ctx_train);
+    say(v, "model", OK, "%s, %s, %s weights, %s parameters, context %u of %u", m.name, m.arch, m.weights, params, m.n_ctx,
+        m.n_ctx_train);
     say(v, "file", OK, "%s", m.path);
     if (m.can_inject) {
         say(v, "geometry", OK, "%u layers, %u planes, %s of keys and values a token", m.n_layers, m.n_planes, kv);
         if (m.selftest_noise > 0 || m.selftest_kl > 0)
-            say(v, "self-test", OK, "injected against prefill: KL %.2g (the same text in other batches: %.2g)", m.selftest_kl, m.selftest_noise);
+            say(v, "self-test", OK, "injected against prefill: KL %.2g (the same text in other batches: %.2g)", m.selftest_kl,
+                m.selftest_noise);
         else
             say(v, "self-test", OK, "injected equals prefill");
     } else {
         say(v, "injection", WARN, "not possible: %s; memory is served as text", m.why_not);
     }
     if (m.fa_on_ms > 0 || m.fa_off_ms > 0)
-        say(v, "flash attention", OK, "%s: measured %.1f ms with it, %.1f ms without", m.flash_attention ? "on" : "off", m.fa_on_ms, m.fa_off_ms);
+        say(v, "flash attention", OK, "%s: measured %.1f ms with it, %.1f ms without", m.flash_attention ? "on" : "off",
+            m.fa_on_ms, m.fa_off_ms);
     else
         say(v, "flash attention", OK, "%s (not measured)", m.flash_attention ? "on" : "off");
     json_object_set_new(report, "model", model_json(&m));

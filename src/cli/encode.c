@@ -35,7 +35,8 @@ static int cmd_encode(const cli_args *a)
         cli_print_json(json_pack("{s:I,s:I,s:I,s:f}", "facts_encoded", (json_int_t)o.facts_encoded, "tokens_stored",
                                  (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms));
     else
-        printf("Encoded %llu facts in %s: %s tokens stored, %s computed.\n", (unsigned long long)o.facts_encoded, took, stored, computed);
+        printf("Encoded %llu facts in %s: %s tokens stored, %s computed.\n", (unsigned long long)o.facts_encoded, took, stored,
+               computed);
     inferscale_close(is);
     return rc;
 }
@@ -47,6 +48,7 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_encode = {
     "encode", "", "Embed and encode what is not yet",
-    "Safe to interrupt: what is done is kept.\n\nExamples:\n  inferscale encode --user anna\n  inferscale encode --policy facts:5\n",
+    "Safe to interrupt: what is done is kept.\n\nExamples:\n  inferscale encode --user anna\n  inferscale encode --policy "
+    "facts:5\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_encode,
 };

@@ -66,13 +66,14 @@ static inferscale_status write_kind(export *x, int kind, bool *written)
 
 static int write_all(const cli_args *a, export *x, const char *path)
 {
-    bool written = write_line(x, json_pack("{s:s,s:i,s:s,s:o}", "type", "inferscale", "format", 1, "generator", "inferscale " INFERSCALE_VERSION,
-                                           "exported", cli_json_time(is_now_epoch())));
+    bool written = write_line(x, json_pack("{s:s,s:i,s:s,s:o}", "type", "inferscale", "format", 1, "generator",
+                                           "inferscale " INFERSCALE_VERSION, "exported", cli_json_time(is_now_epoch())));
     inferscale_status st = write_kind(x, INFERSCALE_TURNS, &written); /* turns first: facts refer to them */
     if (st == INFERSCALE_OK) st = write_kind(x, INFERSCALE_FACTS, &written);
     if (st != INFERSCALE_OK) return cli_fail_as(a, st);
     if (!written || fflush(x->f) != 0 || (path && fsync(fileno(x->f)) != 0))
-        return cli_fail_msg(a, "%s cannot be written: %s; free some space and export again", path ? path : "the output", strerror(errno));
+        return cli_fail_msg(a, "%s cannot be written: %s; free some space and export again", path ? path : "the output",
+                            strerror(errno));
     return CLI_OK;
 }
 
@@ -93,11 +94,13 @@ static int export_file(const cli_args *a, export *x, const char *path)
     }
     rc = write_all(a, x, path);
     fclose(x->f);
-    if (rc == CLI_OK && rename(tmp, path) != 0) rc = cli_fail_msg(a, "%s cannot be written: %s; check the folder", path, strerror(errno));
+    if (rc == CLI_OK && rename(tmp, path) != 0)
+        rc = cli_fail_msg(a, "%s cannot be written: %s; check the folder", path, strerror(errno));
     if (rc != CLI_OK) unlink(tmp);
     is_free(tmp);
     if (rc == CLI_OK && cli_wants_json(a))
-        cli_print_json(json_pack("{s:o,s:I,s:I}", "file", cli_json_text(path), "facts", (json_int_t)x->facts, "turns", (json_int_t)x->turns));
+        cli_print_json(json_pack("{s:o,s:I,s:I}", "file", cli_json_text(path), "facts", (json_int_t)x->facts, "turns",
+                                 (json_int_t)x->turns));
     else if (rc == CLI_OK)
         fprintf(stderr, "Exported %zu facts and %zu turns to %s.\n", x->facts, x->turns, path);
     return rc;
@@ -110,7 +113,8 @@ static int cmd_export(const cli_args *a)
     int rc;
     if (cli_n(a) > 1) return cli_usage(a, "give at most one file");
     if (path && strcmp(path, "-") == 0) path = NULL;
-    if (!path && cli_wants_json(a)) return cli_usage(a, "--json reports on a written file; give FILE, or leave out --json for JSON Lines");
+    if (!path && cli_wants_json(a))
+        return cli_usage(a, "--json reports on a written file; give FILE, or leave out --json for JSON Lines");
     cli_scope(a, &x.scope);
     rc = cli_open(a, &x.is);
     if (rc != CLI_OK) return rc;
@@ -126,8 +130,8 @@ static int cmd_export(const cli_args *a)
 
 const cli_verb cli_verb_export = {
     "export", "[FILE]", "Export facts and turns as JSON Lines",
-    "Turns first, then facts with their current text, times, metadata and attributes; `inferscale import` brings them back with new\n"
-    "ids. Older versions, embeddings, keys and values are not in it: the latter two are computed again.\n\n"
+    "Turns first, then facts with their current text, times, metadata and attributes; `inferscale import` brings them back "
+    "with new ids. Older versions, embeddings, keys and values are not in it: the latter two are computed again.\n\n"
     "Examples:\n  inferscale export --user anna anna.jsonl\n",
     NULL, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_export,
 };

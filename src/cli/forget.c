@@ -11,7 +11,11 @@
 static bool confirmed(const inferscale_scope *s)
 {
     char line[16] = "";
-    fprintf(stderr, "Forget everything of %s? This cannot be undone. Type yes: ", s->user ? s->user : s->agent ? s->agent : s->run ? s->run : s->app);
+    fprintf(stderr, "Forget everything of %s? This cannot be undone. Type yes: ",
+            s->user    ? s->user
+            : s->agent ? s->agent
+            : s->run   ? s->run
+                       : s->app);
     fflush(stderr);
     if (!fgets(line, sizeof line, stdin)) return false;
     line[strcspn(line, "\r\n")] = '\0';
@@ -32,7 +36,8 @@ static int cmd_forget(const cli_args *a)
     for (size_t i = 0; i < n; i++) cli_id_at(a, i);
     cli_scope(a, &scope);
     if (all && !cli_flag(a, "--yes")) {
-        if (!isatty(STDIN_FILENO)) return cli_usage(a, "--all forgets everything of this owner; add --yes to say that you mean it");
+        if (!isatty(STDIN_FILENO))
+            return cli_usage(a, "--all forgets everything of this owner; add --yes to say that you mean it");
         if (!confirmed(&scope)) return cli_fail_msg(a, "not confirmed; nothing was forgotten");
     }
     rc = cli_open(a, &is);
@@ -47,9 +52,11 @@ static int cmd_forget(const cli_args *a)
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {
-        cli_print_json(json_pack("{s:I,s:I}", "deleted", (json_int_t)deleted, "unknown", (json_int_t)(all || deleted > n ? 0 : n - deleted)));
+        cli_print_json(json_pack("{s:I,s:I}", "deleted", (json_int_t)deleted, "unknown",
+                                 (json_int_t)(all || deleted > n ? 0 : n - deleted)));
     } else {
-        printf("Forgot %zu %s%s.\n", deleted, deleted == 1 ? "item" : "items", !all && deleted < n ? "; the other ids are not in this scope" : "");
+        printf("Forgot %zu %s%s.\n", deleted, deleted == 1 ? "item" : "items",
+               !all && deleted < n ? "; the other ids are not in this scope" : "");
     }
     is_free(ids);
     inferscale_close(is);
@@ -64,8 +71,8 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_forget = {
     "forget", "[ID...]", "Forget facts, turns or everything",
-    "Deletes text, versions, index rows, embeddings, keys and values, and every stored segment whose encoding context held the fact.\n"
-    "Backups, snapshots and copy-on-write filesystems cannot be reached.\n\n"
+    "Deletes text, versions, index rows, embeddings, keys and values, and every stored segment whose encoding context held the "
+    "fact. Backups, snapshots and copy-on-write filesystems cannot be reached.\n\n"
     "Examples:\n  inferscale forget 12 13\n  inferscale forget --all --user anna\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_forget,
 };

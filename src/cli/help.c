@@ -65,6 +65,30 @@ static void print_option(void *ctx, const cli_option *o, unsigned group)
     print_row(l->f, left, 24, o->help);
 }
 
+/* Paragraphs are wrapped; lines that begin with a space are examples and stay as they are. */
+static void print_details(FILE *f, const char *s)
+{
+    while (*s) {
+        const char *end = s;
+        is_buf paragraph = IS_BUF_INIT;
+        if (*s == ' ' || *s == '\n') {
+            end += strcspn(s, "\n");
+            fprintf(f, "%.*s\n", (int)(end - s), s);
+            s = end + (*end == '\n');
+            continue;
+        }
+        while (*end && *end != ' ' && *end != '\n') {
+            size_t n = strcspn(end, "\n");
+            is_buf_add(&paragraph, end, n);
+            is_buf_add(&paragraph, " ", 1);
+            end += n + (end[n] == '\n');
+        }
+        if (is_buf_ok(&paragraph)) cli_put_wrapped(f, (const char *)paragraph.data, help_columns(f), 0);
+        is_buf_free(&paragraph);
+        s = end;
+    }
+}
+
 void cli_print_verb_help(FILE *f, const cli_verb *verb)
 {
     option_list l = { f, 0, false };
@@ -72,7 +96,10 @@ void cli_print_verb_help(FILE *f, const cli_verb *verb)
     fprintf(f, "Usage: inferscale %s%s%s%s\n\n", verb->name, any ? " [OPTIONS]" : "", verb->usage && *verb->usage ? " " : "",
             verb->usage ? verb->usage : "");
     cli_put_wrapped(f, verb->summary, help_columns(f), 0);
-    if (verb->details) fprintf(f, "\n%s%s", verb->details, verb->details[strlen(verb->details) - 1] == '\n' ? "" : "\n");
+    if (verb->details) {
+        fputc('\n', f);
+        print_details(f, verb->details);
+    }
     cli_each_option(verb, print_option, &l);
 }
 
@@ -104,5 +131,6 @@ static int cmd_help(const cli_args *a)
 }
 
 const cli_verb cli_verb_help = {
-    "help", "[COMMAND]", "Explain a command", "Examples:\n  inferscale help ask\n  inferscale help bench ttft\n", NULL, 0, cmd_help,
+    "help", "[COMMAND]", "Explain a command", "Examples:\n  inferscale help ask\n  inferscale help bench ttft\n", NULL,
+    0,      cmd_help,
 };

@@ -14,7 +14,8 @@ static void set_text(json_t *o, const char *name, const char *s)
 json_t *cli_item_json(const inferscale_item *t, bool with_score)
 {
     bool fact = t->kind == INFERSCALE_FACTS;
-    json_t *o = json_pack("{s:I,s:s,s:o}", "id", (json_int_t)t->id, "kind", fact ? "fact" : "turn", "text", cli_json_text(t->text));
+    json_t *o =
+        json_pack("{s:I,s:s,s:o}", "id", (json_int_t)t->id, "kind", fact ? "fact" : "turn", "text", cli_json_text(t->text));
     if (with_score) {
         json_object_set_new(o, "score", json_real(t->score));
         json_object_set_new(o, "score_lexical", json_real(t->score_lexical));

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-/* ---- Members --------------------------------------------------------------------------------------------------------------- */
+/* ---- Members ------------------------------------------------------------------------------------------------------------- */
 
 enum { IN_FACT = 1, IN_TURN = 2, IN_HEAD = 4, IN_ITEM = IN_FACT | IN_TURN };
 
@@ -66,8 +66,9 @@ static is_status set_member(jsonl_record *r, const struct member *m, json_t *v)
         if (json_is_integer(v))
             number = json_integer_value(v);
         else if (!json_is_string(v) || is_date_parse(json_string_value(v), &number) != 0)
-            return is_fail(INFERSCALE_E_PARSE, "line %zu: \"%s\" must be a time such as \"2024-05-01T13:56:00Z\" or epoch seconds",
-                           r->line, m->name);
+            return is_fail(INFERSCALE_E_PARSE,
+                           "line %zu: \"%s\" must be a time such as \"2024-05-01T13:56:00Z\" or epoch seconds", r->line,
+                           m->name);
         break;
     case M_ANY:
         break;
@@ -102,8 +103,9 @@ static is_status set_members(jsonl_record *r)
         for (size_t i = 0; i < sizeof members / sizeof *members && !m; i++)
             if (strcmp(members[i].name, name) == 0 && (members[i].in & (1u << r->kind))) m = &members[i];
         if (!m)
-            return is_fail(INFERSCALE_E_PARSE, "line %zu: a %s has no member \"%.60s\"; put your own data under \"metadata\" of a fact",
-                           r->line, kinds[r->kind], name);
+            return is_fail(INFERSCALE_E_PARSE,
+                           "line %zu: a %s has no member \"%.60s\"; put your own data under \"metadata\" of a fact", r->line,
+                           kinds[r->kind], name);
         if (!json_is_null(v)) IS_TRY(set_member(r, m, v));
     }
     return INFERSCALE_OK;
@@ -115,8 +117,8 @@ static is_status finish_record(jsonl_record *r)
     if (r->kind == JSONL_HEAD) {
         json_int_t format = json_integer_value(json_object_get(r->root, "format"));
         if (format != 1)
-            return is_fail(INFERSCALE_E_PARSE, "line %zu: this file has format %lld, known is 1; install a newer inferscale", r->line,
-                           (long long)format);
+            return is_fail(INFERSCALE_E_PARSE, "line %zu: this file has format %lld, known is 1; install a newer inferscale",
+                           r->line, (long long)format);
         return INFERSCALE_OK;
     }
     if (!r->text) return is_fail(INFERSCALE_E_PARSE, "line %zu: \"text\" is missing", r->line);
@@ -125,7 +127,8 @@ static is_status finish_record(jsonl_record *r)
         /* Through is_malloc, whatever jansson was told to use. */
         size_t n = json_dumpb(metadata, NULL, 0, JSON_COMPACT | JSON_SORT_KEYS);
         r->metadata = is_malloc(n + 1);
-        if (!r->metadata) return is_fail(INFERSCALE_E_NOMEM, "line %zu: out of memory; close other programs and try again", r->line);
+        if (!r->metadata)
+            return is_fail(INFERSCALE_E_NOMEM, "line %zu: out of memory; close other programs and try again", r->line);
         json_dumpb(metadata, r->metadata, n, JSON_COMPACT | JSON_SORT_KEYS);
         r->metadata[n] = '\0';
     }
@@ -140,14 +143,15 @@ is_status jsonl_parse(const char *line, size_t n, size_t number, jsonl_record *o
     memset(out, 0, sizeof *out);
     out->line = number;
     if (n > JSONL_LINE_MAX)
-        return is_fail(INFERSCALE_E_PARSE, "line %zu is longer than %d MiB; split it into several facts", number, JSONL_LINE_MAX >> 20);
+        return is_fail(INFERSCALE_E_PARSE, "line %zu is longer than %d MiB; split it into several facts", number,
+                       JSONL_LINE_MAX >> 20);
     if (!is_utf8_valid(line, n, &bad))
-        return is_fail(INFERSCALE_E_PARSE, "line %zu: byte %zu is not valid UTF-8%s; convert the file (for example with iconv)", number,
-                       bad + 1, line[bad] ? "" : " text (NUL)");
+        return is_fail(INFERSCALE_E_PARSE, "line %zu: byte %zu is not valid UTF-8%s; convert the file (for example with iconv)",
+                       number, bad + 1, line[bad] ? "" : " text (NUL)");
     out->root = json_loadb(line, n, JSON_REJECT_DUPLICATES, &error);
     if (!out->root)
-        return is_fail(INFERSCALE_E_PARSE, "line %zu: not JSON: %s (byte %d); each line must be one JSON object", number, error.text,
-                       error.position);
+        return is_fail(INFERSCALE_E_PARSE, "line %zu: not JSON: %s (byte %d); each line must be one JSON object", number,
+                       error.text, error.position);
     if (!json_is_object(out->root))
         st = is_fail(INFERSCALE_E_PARSE, "line %zu: not an object; write {\"text\": \"...\"}", number);
     else if ((st = set_kind(out)) == INFERSCALE_OK && (st = set_members(out)) == INFERSCALE_OK)
@@ -163,7 +167,7 @@ void jsonl_record_free(jsonl_record *r)
     memset(r, 0, sizeof *r);
 }
 
-/* ---- Lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Lines --------------------------------------------------------------------------------------------------------------- */
 
 void jsonl_reader_init(jsonl_reader *r, FILE *f)
 {

@@ -16,7 +16,8 @@ static int cmd_ls(const cli_args *a)
     int kind = cli_choice(a, "--kinds", kinds, 2) + 1;
     int64_t after = cli_int(a, "--after", 0, 0, INT64_MAX), limit = cli_int(a, "--limit", 0, 0, INT64_MAX);
     int rc;
-    if (cli_n(a)) return cli_usage(a, "takes no arguments; `inferscale show ID` shows one item, `inferscale recall QUERY` searches");
+    if (cli_n(a))
+        return cli_usage(a, "takes no arguments; `inferscale show ID` shows one item, `inferscale recall QUERY` searches");
     cli_scope(a, &scope);
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
@@ -28,7 +29,8 @@ static int cmd_ls(const cli_args *a)
     } else {
         cli_items_print(list, false);
         fflush(stdout);
-        if (list->n == 0) fprintf(stderr, "Nothing is remembered here. Try: inferscale remember \"Anna is allergic to peanuts.\"\n");
+        if (list->n == 0)
+            fprintf(stderr, "Nothing is remembered here. Try: inferscale remember \"Anna is allergic to peanuts.\"\n");
     }
     inferscale_list_free(list);
     inferscale_close(is);

@@ -40,8 +40,8 @@ int main(int argc, char **argv)
     verb = cli_find_verb(cli_verbs, argc, argv, &used);
     if (!verb) {
         if (argv[0][0] == '-' && strcmp(argv[0], "--") != 0)
-            snprintf(message, sizeof message, "options come after the command: inferscale COMMAND %.60s; `inferscale --help` lists commands",
-                     argv[0]);
+            snprintf(message, sizeof message,
+                     "options come after the command: inferscale COMMAND %.60s; `inferscale --help` lists commands", argv[0]);
         else
             cli_unknown_verb(cli_verbs, argc, argv, message, sizeof message);
         return cli_usage_at("", has_json(argc, argv), message);

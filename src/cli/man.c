@@ -112,12 +112,17 @@ static int cmd_man(const cli_args *a)
     fputs(".SH NAME\ninferscale \\- memory for language models that costs almost nothing at prompt time\n"
           ".SH SYNOPSIS\n.B inferscale\n.I COMMAND\n[\\fIOPTIONS\\fR] [\\fIARGUMENTS\\fR]\n"
           ".SH DESCRIPTION\n"
-          "Facts and conversation turns are kept in a store. The keys and values that a model computes for a fact are computed once and\n"
-          "kept without position; to answer a question, the facts that matter are found, rotated to the positions they get in this prompt,\n"
+          "Facts and conversation turns are kept in a store. The keys and values that a model computes for a fact are computed "
+          "once and\n"
+          "kept without position; to answer a question, the facts that matter are found, rotated to the positions they get in "
+          "this prompt,\n"
           "and written into the engine's cache. Only the question is computed.\n"
-          ".PP\nResults go to standard output, everything else to standard error. Options may stand anywhere after the command, as\n"
-          "\\fB\\-\\-option\\fR \\fIVALUE\\fR or \\fB\\-\\-option=\\fR\\fIVALUE\\fR; after \\fB\\-\\-\\fR all words are arguments.\n"
-          ".SH COMMANDS\n", stdout);
+          ".PP\nResults go to standard output, everything else to standard error. Options may stand anywhere after the "
+          "command, as\n"
+          "\\fB\\-\\-option\\fR \\fIVALUE\\fR or \\fB\\-\\-option=\\fR\\fIVALUE\\fR; after \\fB\\-\\-\\fR all words are "
+          "arguments.\n"
+          ".SH COMMANDS\n",
+          stdout);
     for (size_t i = 0; cli_verbs[i]; i++) put_verb(cli_verbs[i]);
     fputs(".SH \"SHARED OPTIONS\"\n", stdout);
     for (unsigned g = 1; g <= CLI_JSON; g <<= 1) {
@@ -131,8 +136,10 @@ static int cmd_man(const cli_args *a)
         put(e->help);
         fputc('\n', stdout);
     }
-    fputs(".SH \"EXIT STATUS\"\n.TP\n0\nDone.\n.TP\n1\nFailed; the message names the cause and the next step.\n.TP\n2\nWrong usage.\n"
-          ".SH FILES\nThe store's folder is private (mode 0700): keys and values can be turned back into text.\n", stdout);
+    fputs(".SH \"EXIT STATUS\"\n.TP\n0\nDone.\n.TP\n1\nFailed; the message names the cause and the next step.\n.TP\n2\nWrong "
+          "usage.\n"
+          ".SH FILES\nThe store's folder is private (mode 0700): keys and values can be turned back into text.\n",
+          stdout);
     return CLI_OK;
 }
 

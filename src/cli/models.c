@@ -44,7 +44,8 @@ static char *installed(const char *name, const char *fallback)
     if (!path) {
         is_fail(INFERSCALE_E_NOMEM, "out of memory while looking for a model; close other programs and try again");
     } else if (!fs->exists(fs, path)) {
-        is_fail(INFERSCALE_E_NOTFOUND, "the model %s is not in %s; run scripts/setup.sh, or give the path of a GGUF file", name, dir);
+        is_fail(INFERSCALE_E_NOTFOUND, "the model %s is not in %s; run scripts/setup.sh, or give the path of a GGUF file", name,
+                dir);
         is_free(path);
         path = NULL;
     }

@@ -93,7 +93,9 @@ const char *cli_json_object(const cli_args *a, const char *option)
     json_t *o;
     if (!s) return NULL;
     o = json_loads(s, JSON_REJECT_DUPLICATES, &error);
-    if (!o) exit(cli_usage(a, "%s is not JSON (%.100s, at byte %d); write e.g. '{\"topic\": \"food\"}'", option, error.text, error.position));
+    if (!o)
+        exit(cli_usage(a, "%s is not JSON (%.100s, at byte %d); write e.g. '{\"topic\": \"food\"}'", option, error.text,
+                       error.position));
     if (!json_is_object(o)) exit(cli_usage(a, "%s must be a JSON object, e.g. '{\"topic\": \"food\"}'", option));
     json_decref(o);
     return s;

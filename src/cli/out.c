@@ -31,15 +31,19 @@ int cli_columns(void)
     const char *c = getenv("COLUMNS");
     if (!isatty(STDOUT_FILENO)) return 0;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col >= 20) return w.ws_col;
-    if (c && atoi(c) >= 20) return atoi(c);
-    return 80;
+    long said = c ? strtol(c, NULL, 10) : 0;
+    return said >= 20 && said <= 10000 ? (int)said : 80;
 }
 
 /* One character of s: its code point, or -1 for a byte that is not UTF-8; *len = bytes taken. */
 static int32_t next_char(const char *s, int *len)
 {
     const unsigned char *p = (const unsigned char *)s;
-    int n = p[0] < 0x80 ? 1 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : 0;
+    int n = p[0] < 0x80                   ? 1
+            : p[0] >= 0xf0 && p[0] < 0xf5 ? 4
+            : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
+            : p[0] >= 0xc2 && p[0] < 0xe0 ? 2
+                                          : 0;
     static const int32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     int32_t c = n == 1 ? p[0] : n == 4 ? p[0] & 7 : n == 3 ? p[0] & 15 : p[0] & 31;
     *len = 1;
@@ -162,12 +166,12 @@ void cli_date(int64_t epoch, char out[32])
 {
     char iso[32];
     if (epoch == 0) {
-        strcpy(out, "-");
+        snprintf(out, 32, "-");
         return;
     }
     is_date_iso(epoch, iso);
     if (strlen(iso) < 16) {
-        strcpy(out, iso);
+        snprintf(out, 32, "%s", iso);
         return;
     }
     if (epoch % 86400 == 0) {
@@ -176,7 +180,7 @@ void cli_date(int64_t epoch, char out[32])
         iso[strlen(iso) - 4] = '\0'; /* without ":00Z" */
         iso[strcspn(iso, "T")] = ' ';
     }
-    strcpy(out, iso);
+    snprintf(out, 32, "%s", iso);
 }
 
 void cli_size(uint64_t bytes, char out[32])
@@ -220,7 +224,10 @@ const char *cli_source_name(int source)
 
 const char *cli_mode_name(int mode)
 {
-    return mode == INFERSCALE_MODE_KV ? "kv" : mode == INFERSCALE_MODE_TEXT ? "text" : mode == INFERSCALE_MODE_NONE ? "none" : "unknown";
+    return mode == INFERSCALE_MODE_KV     ? "kv"
+           : mode == INFERSCALE_MODE_TEXT ? "text"
+           : mode == INFERSCALE_MODE_NONE ? "none"
+                                          : "unknown";
 }
 
 const char *cli_event_name(int event)

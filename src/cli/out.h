@@ -17,8 +17,8 @@ const char *cli_off(void);
 int cli_columns(void);
 /* Columns that s takes. */
 int cli_text_width(const char *s);
-/* Writes s with control characters (which could move the cursor or colour the screen) as U+FFFD and bytes that are not UTF-8 the
- * same; one_line also turns line ends and tabs into spaces. */
+/* Writes s with control characters (which could move the cursor or colour the screen) as U+FFFD and bytes that are not UTF-8
+ * the same; one_line also turns line ends and tabs into spaces. */
 void cli_put_text(FILE *f, const char *s, bool one_line);
 /* As cli_put_text for one line, cut to at most columns with an ellipsis; returns the columns written. 0 = no limit. */
 int cli_put_cut(FILE *f, const char *s, int columns);

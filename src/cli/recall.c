@@ -23,8 +23,9 @@ static int cmd_recall(const cli_args *a)
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {
-        cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:I}", "query", cli_json_text(cli_at(a, 0)), "items", cli_items_json(list, true),
-                                 "embed_ms", list->embed_ms, "recall_ms", list->recall_ms, "unembedded", (json_int_t)list->n_unembedded));
+        cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:I}", "query", cli_json_text(cli_at(a, 0)), "items",
+                                 cli_items_json(list, true), "embed_ms", list->embed_ms, "recall_ms", list->recall_ms,
+                                 "unembedded", (json_int_t)list->n_unembedded));
     } else {
         cli_items_print(list, true);
         cli_ms(list->embed_ms, embed);
@@ -35,7 +36,8 @@ static int cmd_recall(const cli_args *a)
         else
             fprintf(stderr, "%zu found; embedding %s, search %s\n", list->n, embed, search);
         if (list->n_unembedded)
-            fprintf(stderr, "%zu items can only be found by words so far; `inferscale encode` embeds them.\n", list->n_unembedded);
+            fprintf(stderr, "%zu items can only be found by words so far; `inferscale encode` embeds them.\n",
+                    list->n_unembedded);
     }
     inferscale_list_free(list);
     inferscale_close(is);

@@ -48,8 +48,9 @@ static is_status texts_read(texts *t, FILE *f)
     while (st == INFERSCALE_OK && (st = jsonl_next_line(r, &end)) == INFERSCALE_OK && !end) {
         size_t bad;
         if (!is_utf8_valid((const char *)r->text.data, r->text.len, &bad))
-            st = is_fail(INFERSCALE_E_PARSE, "line %zu: byte %zu is not valid UTF-8 text; convert the input (for example with iconv)",
-                         r->line, bad + 1);
+            st = is_fail(INFERSCALE_E_PARSE,
+                         "line %zu: byte %zu is not valid UTF-8 text; convert the input (for example with iconv)", r->line,
+                         bad + 1);
         else
             st = texts_add(t, (const char *)r->text.data, r->text.len);
     }
@@ -70,7 +71,8 @@ static is_status gather(const cli_args *a, texts *t)
 }
 
 /* facts [{id, event}] */
-static is_status remember_facts(const cli_args *a, inferscale *is, const inferscale_scope *scope, const texts *t, json_t *result)
+static is_status remember_facts(const cli_args *a, inferscale *is, const inferscale_scope *scope, const texts *t,
+                                json_t *result)
 {
     inferscale_fact *facts = is_calloc(t->n + 1, sizeof *facts);
     inferscale_event *events = is_calloc(t->n + 1, sizeof *events);
@@ -78,7 +80,9 @@ static is_status remember_facts(const cli_args *a, inferscale *is, const infersc
     is_status st = INFERSCALE_OK;
     if (!facts || !events) st = is_fail(INFERSCALE_E_NOMEM, "out of memory; close other programs and try again");
     for (size_t i = 0; i < t->n && st == INFERSCALE_OK; i++)
-        facts[i] = (inferscale_fact){ .text = t->at[i], .event_time = cli_time(a, "--time"), .expires = cli_time(a, "--expires"),
+        facts[i] = (inferscale_fact){ .text = t->at[i],
+                                      .event_time = cli_time(a, "--time"),
+                                      .expires = cli_time(a, "--expires"),
                                       .source_turn = cli_int(a, "--source-turn", 0, 1, INT64_MAX),
                                       .metadata = cli_json_object(a, "--metadata") };
     if (st == INFERSCALE_OK) st = inferscale_remember(is, scope, facts, t->n, events);
@@ -86,7 +90,8 @@ static is_status remember_facts(const cli_args *a, inferscale *is, const infersc
         const char *event = cli_event_name(events[i].event);
         json_array_append_new(list, json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event", event));
         if (cli_wants_json(a)) continue;
-        printf("%s%6lld%s  %-5s ", cli_on(CLI_CYAN), (long long)events[i].id, cli_off(), events[i].event == INFERSCALE_EVENT_NONE ? "known" : "new");
+        printf("%s%6lld%s  %-5s ", cli_on(CLI_CYAN), (long long)events[i].id, cli_off(),
+               events[i].event == INFERSCALE_EVENT_NONE ? "known" : "new");
         cli_put_cut(stdout, t->at[i], cli_columns() ? cli_columns() - 15 : 0);
         putchar('\n');
     }
@@ -96,7 +101,8 @@ static is_status remember_facts(const cli_args *a, inferscale *is, const infersc
     return st;
 }
 
-static is_status remember_turns(const cli_args *a, inferscale *is, const inferscale_scope *scope, const texts *t, json_t *result)
+static is_status remember_turns(const cli_args *a, inferscale *is, const inferscale_scope *scope, const texts *t,
+                                json_t *result)
 {
     inferscale_turn *turns = is_calloc(t->n + 1, sizeof *turns);
     int64_t *ids = is_calloc(t->n + 1, sizeof *ids);
@@ -104,8 +110,10 @@ static is_status remember_turns(const cli_args *a, inferscale *is, const infersc
     is_status st = INFERSCALE_OK;
     if (!turns || !ids) st = is_fail(INFERSCALE_E_NOMEM, "out of memory; close other programs and try again");
     for (size_t i = 0; i < t->n && st == INFERSCALE_OK; i++)
-        turns[i] = (inferscale_turn){ .conversation = cli_str(a, "--conversation", NULL), .speaker = cli_str(a, "--speaker", NULL),
-                                      .text = t->at[i], .time = cli_time(a, "--time") };
+        turns[i] = (inferscale_turn){ .conversation = cli_str(a, "--conversation", NULL),
+                                      .speaker = cli_str(a, "--speaker", NULL),
+                                      .text = t->at[i],
+                                      .time = cli_time(a, "--time") };
     if (st == INFERSCALE_OK) st = inferscale_add_turns(is, scope, turns, t->n, ids);
     for (size_t i = 0; i < t->n && st == INFERSCALE_OK; i++) {
         json_array_append_new(list, json_pack("{s:I}", "id", (json_int_t)ids[i]));
@@ -165,7 +173,8 @@ static int check_usage(const cli_args *a)
         return cli_usage(a, "--conversation and --speaker are for conversation turns; add --turns");
     if (turns && (cli_str(a, "--metadata", NULL) || cli_str(a, "--expires", NULL) || cli_str(a, "--source-turn", NULL)))
         return cli_usage(a, "--metadata, --expires and --source-turn are for facts; leave out --turns");
-    if (jsonl && (cli_str(a, "--time", NULL) || cli_str(a, "--metadata", NULL) || cli_str(a, "--expires", NULL) || cli_str(a, "--source-turn", NULL)))
+    if (jsonl && (cli_str(a, "--time", NULL) || cli_str(a, "--metadata", NULL) || cli_str(a, "--expires", NULL) ||
+                  cli_str(a, "--source-turn", NULL)))
         return cli_usage(a, "with --jsonl, times, metadata and source turns stand on each line; leave out the options");
     if (!jsonl && cli_n(a) == 0 && isatty(STDIN_FILENO))
         return cli_usage(a, "nothing to remember; give the text in quotes, or pipe it in, one fact a line");
@@ -196,7 +205,8 @@ static int cmd_remember(const cli_args *a)
     result = json_object();
     st = gather(a, &t);
     if (st == INFERSCALE_OK && t.n == 0) st = is_fail(INFERSCALE_E_INVALID, "the input holds no text; write one fact a line");
-    if (st == INFERSCALE_OK) st = cli_flag(a, "--turns") ? remember_turns(a, is, &scope, &t, result) : remember_facts(a, is, &scope, &t, result);
+    if (st == INFERSCALE_OK)
+        st = cli_flag(a, "--turns") ? remember_turns(a, is, &scope, &t, result) : remember_facts(a, is, &scope, &t, result);
     if (st == INFERSCALE_OK) {
         rc = finish(a, is, &scope, 1, result);
     } else {
@@ -223,8 +233,8 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_remember = {
     "remember", "[TEXT...]", "Remember facts or conversation turns",
-    "Each TEXT is one fact; without TEXT, or for \"-\", each line of the standard input is one. The text is durable when the ids are\n"
-    "printed; then embeddings, keys and values are computed, and an interruption there loses nothing.\n\n"
+    "Each TEXT is one fact; without TEXT, or for \"-\", each line of the standard input is one. The text is durable when the "
+    "ids are printed; then embeddings, keys and values are computed, and an interruption there loses nothing.\n\n"
     "Examples:\n"
     "  inferscale remember \"Anna is allergic to peanuts.\" --time 2024-05-01\n"
     "  inferscale remember --turns --conversation chat1 --speaker Anna \"I moved to Lyon.\"\n"

@@ -23,7 +23,7 @@ typedef struct job {
     size_t map_cap, map_n;
 } job;
 
-/* ---- Turn ids of the file -> of the store ----------------------------------------------------------------------------------- */
+/* ---- Turn ids of the file -> of the store -------------------------------------------------------------------------------- */
 
 static id_pair *map_slot(id_pair *map, size_t cap, int64_t from)
 {
@@ -53,7 +53,7 @@ static is_status map_put(job *j, int64_t from, int64_t to)
 
 static int64_t map_get(const job *j, int64_t from) { return j->map_cap ? map_slot(j->map, j->map_cap, from)->to : 0; }
 
-/* ---- Scopes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Scopes -------------------------------------------------------------------------------------------------------------- */
 
 void cli_scope_given(const cli_args *a, inferscale_scope *out)
 {
@@ -70,8 +70,11 @@ static const char *pick(const char *first, const char *second)
 
 static inferscale_scope scope_of(const job *j, const jsonl_record *r)
 {
-    inferscale_scope s = { .tenant = pick(j->base->tenant, NULL), .user = pick(j->base->user, r->user), .agent = pick(j->base->agent, r->agent),
-                           .run = pick(j->base->run, r->run), .app = pick(j->base->app, r->app) };
+    inferscale_scope s = { .tenant = pick(j->base->tenant, NULL),
+                           .user = pick(j->base->user, r->user),
+                           .agent = pick(j->base->agent, r->agent),
+                           .run = pick(j->base->run, r->run),
+                           .app = pick(j->base->app, r->app) };
     if (!s.user && !s.agent && !s.run && !s.app) s.user = "default";
     return s;
 }
@@ -80,7 +83,8 @@ static bool same(const char *a, const char *b) { return a == b || (a && b && str
 
 static bool same_scope(const inferscale_scope *a, const inferscale_scope *b)
 {
-    return same(a->tenant, b->tenant) && same(a->user, b->user) && same(a->agent, b->agent) && same(a->run, b->run) && same(a->app, b->app);
+    return same(a->tenant, b->tenant) && same(a->user, b->user) && same(a->agent, b->agent) && same(a->run, b->run) &&
+           same(a->app, b->app);
 }
 
 static void note_scope(job *j)
@@ -95,7 +99,7 @@ static void note_scope(job *j)
                                               is_strdup(j->scope.run), is_strdup(j->scope.app) };
 }
 
-/* ---- Batches ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Batches ------------------------------------------------------------------------------------------------------------- */
 
 static is_status store_facts(job *j, size_t from, size_t n)
 {
@@ -103,8 +107,12 @@ static is_status store_facts(job *j, size_t from, size_t n)
     inferscale_event events[BATCH] = { { 0 } };
     for (size_t i = 0; i < n; i++) {
         const jsonl_record *r = &j->batch[from + i];
-        facts[i] = (inferscale_fact){ .text = r->text, .event_time = r->event_time, .valid_from = r->valid_from, .valid_to = r->valid_to,
-                                      .expires = r->expires, .metadata = r->metadata,
+        facts[i] = (inferscale_fact){ .text = r->text,
+                                      .event_time = r->event_time,
+                                      .valid_from = r->valid_from,
+                                      .valid_to = r->valid_to,
+                                      .expires = r->expires,
+                                      .metadata = r->metadata,
                                       .source_turn = r->source_turn ? map_get(j, r->source_turn) : 0 };
     }
     IS_TRY(inferscale_remember(j->is, &j->scope, facts, n, events));
@@ -113,7 +121,7 @@ static is_status store_facts(job *j, size_t from, size_t n)
             j->out->known++;
         else
             j->out->facts++;
-        json_array_append_new(j->out->events, json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event", 
+        json_array_append_new(j->out->events, json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event",
                                                         events[i].event == INFERSCALE_EVENT_NONE ? "NONE" : "ADD"));
     }
     return INFERSCALE_OK;
@@ -140,7 +148,8 @@ static is_status store_some(job *j, size_t from, size_t n)
     return j->batch[0].kind == JSONL_FACT ? store_facts(j, from, n) : store_turns(j, from, n);
 }
 
-/* Stores the batch. If the library refuses it, the records go one by one, so that the line is known and all before it are stored. */
+/* Stores the batch. If the library refuses it, the records go one by one, so that the line is known and all before it are
+ * stored. */
 static is_status flush(job *j)
 {
     is_status st = INFERSCALE_OK;
@@ -169,8 +178,9 @@ static is_status add(job *j, jsonl_record *r)
         }
     }
     if (r->kind == JSONL_FACT && r->source_turn && map_get(j, r->source_turn) == 0) {
-        is_status st = is_fail(INFERSCALE_E_PARSE, "line %zu: source_turn %lld is not the id of a turn in an earlier line of this file", r->line,
-                               (long long)r->source_turn);
+        is_status st =
+            is_fail(INFERSCALE_E_PARSE, "line %zu: source_turn %lld is not the id of a turn in an earlier line of this file",
+                    r->line, (long long)r->source_turn);
         j->out->failed_line = r->line;
         jsonl_record_free(r);
         return st;
@@ -262,13 +272,15 @@ void cli_import_free(cli_import *out)
 
 int cli_import_failed(const cli_args *a, const cli_import *i, const char *source)
 {
-    json_t *stored = json_pack("{s:I,s:I,s:I}", "facts", (json_int_t)i->facts, "known", (json_int_t)i->known, "turns", (json_int_t)i->turns);
-    return cli_fail_with(a, inferscale_status_name(i->status), json_pack("{s:I,s:o}", "line", (json_int_t)i->failed_line, "stored", stored),
-                         "%s: %s. Stored before it: %zu facts (%zu were known), %zu turns; correct it and import again", source, i->error,
-                         i->facts, i->known, i->turns);
+    json_t *stored =
+        json_pack("{s:I,s:I,s:I}", "facts", (json_int_t)i->facts, "known", (json_int_t)i->known, "turns", (json_int_t)i->turns);
+    return cli_fail_with(a, inferscale_status_name(i->status),
+                         json_pack("{s:I,s:o}", "line", (json_int_t)i->failed_line, "stored", stored),
+                         "%s: %s. Stored before it: %zu facts (%zu were known), %zu turns; correct it and import again", source,
+                         i->error, i->facts, i->known, i->turns);
 }
 
-/* ---- Encoding -------------------------------------------------------------------------------------------------------------- */
+/* ---- Encoding ------------------------------------------------------------------------------------------------------------ */
 
 int cli_encode_after(const cli_args *a, inferscale *is, const inferscale_scope *scopes, size_t n, json_t **report)
 {
@@ -291,8 +303,8 @@ int cli_encode_after(const cli_args *a, inferscale *is, const inferscale_scope *
         fprintf(stderr, "Stored. Not encoded yet: %s\n%s", inferscale_error(),
                 st == INFERSCALE_E_UNSUPPORTED ? "" : "`inferscale encode` goes on; until then facts are served as text.\n");
     if (report) {
-        *report = json_pack("{s:I,s:I,s:I,s:f}", "facts", (json_int_t)facts, "tokens_stored", (json_int_t)stored, "tokens_computed",
-                            (json_int_t)computed, "ms", is_now_ms() - t0);
+        *report = json_pack("{s:I,s:I,s:I,s:f}", "facts", (json_int_t)facts, "tokens_stored", (json_int_t)stored,
+                            "tokens_computed", (json_int_t)computed, "ms", is_now_ms() - t0);
         if (st != INFERSCALE_OK) json_object_set_new(*report, "error", cli_json_text(inferscale_error()));
     }
     return st == INFERSCALE_E_CANCELLED ? CLI_FAILED : CLI_OK;

@@ -17,9 +17,9 @@ typedef struct cli_import {
     size_t n_scopes;
 } cli_import;
 
-/* Stores the records of f. base: what the command line says of the scope; it goes before a line's own user, agent, run, app; where
- * neither names an owner it is the user "default". Facts' source_turn is mapped from the file's ids to the new ones. Lines are stored
- * in transactions of up to 256. Never prints but for the progress bar. */
+/* Stores the records of f. base: what the command line says of the scope; it goes before a line's own user, agent, run, app;
+ * where neither names an owner it is the user "default". Facts' source_turn is mapped from the file's ids to the new ones.
+ * Lines are stored in transactions of up to 256. Never prints but for the progress bar. */
 void cli_import_run(inferscale *is, const inferscale_scope *base, FILE *f, const char *title, cli_import *out);
 void cli_import_free(cli_import *out);
 /* The scope as written on the command line, without the default. */
@@ -27,8 +27,9 @@ void cli_scope_given(const cli_args *a, inferscale_scope *out);
 /* Reports a failed import (message on stderr; with --json an object that also says what was stored). Returns the exit code. */
 int cli_import_failed(const cli_args *a, const cli_import *i, const char *source);
 
-/* Embeds and encodes the scopes with a progress bar. Failing is no failure of what was stored: the reason goes to stderr as a note and
- * into *report ({"facts", "tokens_stored", "tokens_computed", "error"}; may be NULL). Returns CLI_OK, or CLI_FAILED if interrupted. */
+/* Embeds and encodes the scopes with a progress bar. Failing is no failure of what was stored: the reason goes to stderr as a
+ * note and into *report ({"facts", "tokens_stored", "tokens_computed", "error"}; may be NULL). Returns CLI_OK, or CLI_FAILED if
+ * interrupted. */
 int cli_encode_after(const cli_args *a, inferscale *is, const inferscale_scope *scopes, size_t n, json_t **report);
 
 /* The text of a fact that an answer used, in a new string (is_free); NULL if it is gone. */
