@@ -98,6 +98,8 @@ is_status trace_record(trace *t, const is_plan *plan, const is_run_opts *opts)
 
 static is_status compare(trace *t, is_run *run, trace_distance *out)
 {
+    uint32_t n_same = 0;
+
     for (uint32_t i = 0; i < t->n; i++) {
         int32_t top = 0;
         double kl;
@@ -106,9 +108,10 @@ static is_status compare(trace *t, is_run *run, trace_distance *out)
         kl = stats_kl(t->log_p + i * t->n_vocab, t->log_q, t->n_vocab);
         if (i == 0) out->kl_first = kl;
         out->kl += kl / t->n;
-        out->top1 += (top == t->tokens[i]) / (double)t->n;
+        n_same += top == t->tokens[i];
         if (i + 1 < t->n) IS_TRY(is_engine_feed(t->engine, run, t->tokens[i]));
     }
+    out->top1 = (double)n_same / t->n;
     return INFERSCALE_OK;
 }
 
