@@ -129,7 +129,7 @@ is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_
     IS_TRY(bank_check_scope(scope));
     for (size_t i = 0; i < n; i++) IS_TRY(bank_check_text("fact", i, facts[i].text)); /* cheap refusals before the file is locked */
     IS_TRY(bank_begin(b));
-    st = INFERSCALE_OK;
+    st = bank_need_partition(b, p);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
         inferscale_event event = { 0 };
 

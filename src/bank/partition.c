@@ -77,6 +77,11 @@ is_status is_bank_partition(is_bank *b, const inferscale_scope *scope, bool crea
     return st;
 }
 
+static is_status no_such_partition(void)
+{
+    return is_fail(INFERSCALE_E_NOTFOUND, "this partition is not in the bank; look it up again by its scope");
+}
+
 is_status is_bank_partition_refresh(is_bank *b, is_partition *p)
 {
     bool found;
@@ -94,7 +99,18 @@ is_status is_bank_partition_refresh(is_bank *b, is_partition *p)
     st = sql_end(&q);
     bank_unlock(b);
     if (st != INFERSCALE_OK || found) return st;
-    return is_fail(INFERSCALE_E_NOTFOUND, "this partition is not in the bank; look it up again by its scope");
+    return no_such_partition();
+}
+
+is_status bank_need_partition(is_bank *b, const is_partition *p)
+{
+    is_status st;
+    int64_t there;
+    sql q = sql_open(b, "SELECT 1 FROM partitions WHERE id = ?1");
+
+    sql_i64(&q, p->id);
+    there = sql_one_i64(&q, 0, &st);
+    return st != INFERSCALE_OK || there ? st : no_such_partition();
 }
 
 is_status bank_touch(is_bank *b, const is_partition *p, bool epoch)
@@ -105,6 +121,5 @@ is_status bank_touch(is_bank *b, const is_partition *p, bool epoch)
     sql_i64(&q, p->id);
     sql_i64(&q, epoch);
     IS_TRY(sql_run(&q, &changes));
-    return changes == 1 ? INFERSCALE_OK
-                        : is_fail(INFERSCALE_E_NOTFOUND, "this partition is not in the bank; look it up again by its scope");
+    return changes == 1 ? INFERSCALE_OK : no_such_partition();
 }

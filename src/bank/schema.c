@@ -37,7 +37,7 @@ static const char version_1[] =
     "  event_time INTEGER NOT NULL, write_time INTEGER NOT NULL,"
     "  valid_from INTEGER NOT NULL, valid_to INTEGER NOT NULL, expires INTEGER NOT NULL,"
     "  source_turn INTEGER NOT NULL,"
-    "  metadata TEXT NOT NULL CHECK(json_valid(metadata)),"
+    "  metadata TEXT NOT NULL," /* a JSON object, checked before it is written */
     "  PRIMARY KEY(partition_id, item_id, version),"
     "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id) ON DELETE CASCADE) WITHOUT ROWID;"
     "CREATE INDEX fact_versions_by_text ON fact_versions(partition_id, text_hash);"

@@ -66,6 +66,8 @@ is_status bank_check_metadata(is_bank *b, const char *what, size_t which, const 
 const char *bank_given(const char *s);  /* NULL as "" */
 const char *bank_what(const char *what, size_t which, char out[48]); /* "fact 3"; "the fact" for which = SIZE_MAX */
 
+/* E_NOTFOUND if there is no such partition. */
+is_status bank_need_partition(is_bank *b, const is_partition *p);
 /* Raises the partition's revision, and its epoch if asked. E_NOTFOUND if there is no such partition. */
 is_status bank_touch(is_bank *b, const is_partition *p, bool epoch);
 

@@ -104,7 +104,7 @@ is_status is_bank_add_turns(is_bank *b, const is_partition *p, const inferscale_
     IS_TRY(bank_check_scope(scope));
     for (size_t i = 0; i < n; i++) IS_TRY(check_turn(&turns[i], i));
     IS_TRY(bank_begin(b));
-    st = INFERSCALE_OK;
+    st = bank_need_partition(b, p);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
         bool added = false;
         int64_t id = 0;
