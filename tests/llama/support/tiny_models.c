@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <ggml.h>
 #include <gguf.h>
+#include <llama.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -297,17 +298,38 @@ static void remove_folder(void)
     rmdir(folder);
 }
 
-const char *tiny_model_path(const tiny_model *m, uint64_t seed)
+/* NAME.gguf in the folder, which is made if need be. */
+static bool in_folder(const char *name, char *out, unsigned cap)
 {
-    static char path[400];
     const char *tmp = getenv("TMPDIR");
 
     if (!folder[0]) {
-        snprintf(folder, sizeof folder, "%s/tiny-models-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-        if (!mkdtemp(folder)) return folder[0] = 0, NULL;
+        snprintf(folder, sizeof folder, "%s/tiny-models-XXXXXX", tmp && *tmp ? tmp : P_tmpdir);
+        if (!mkdtemp(folder)) {
+            folder[0] = 0;
+            return false;
+        }
         atexit(remove_folder);
     }
-    snprintf(path, sizeof path, "%s/%s.gguf", folder, m->name);
-    if (access(path, R_OK) != 0 && !tiny_model_write(m, seed, path)) return NULL;
-    return path;
+    return snprintf(out, cap, "%s/%s.gguf", folder, name) < (int)cap;
+}
+
+const char *tiny_model_path(const tiny_model *m, uint64_t seed)
+{
+    static char path[400];
+
+    if (!in_folder(m->name, path, sizeof path)) return NULL;
+    return access(path, R_OK) == 0 || tiny_model_write(m, seed, path) ? path : NULL;
+}
+
+bool tiny_model_wide(const char *from, const char *name, char *out, unsigned cap)
+{
+    struct llama_model_quantize_params p = llama_model_quantize_default_params();
+
+    if (!in_folder(name, out, cap)) return false;
+    if (access(out, R_OK) == 0) return true;
+    p.ftype = LLAMA_FTYPE_MOSTLY_F16;
+    p.allow_requantize = true;
+    p.nthread = 1;
+    return llama_model_quantize(from, out, &p) == 0;
 }

@@ -33,4 +33,7 @@ bool tiny_model_write(const tiny_model *m, uint64_t seed, const char *path);
  * NULL on failure. */
 const char *tiny_model_path(const tiny_model *m, uint64_t seed);
 
+/* Rewrites any model with 16-bit weights as NAME.gguf in the same folder, unless it is there. Its path goes to out[cap]. */
+bool tiny_model_wide(const char *from, const char *name, char *out, unsigned cap);
+
 #endif

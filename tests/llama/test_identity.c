@@ -1,0 +1,257 @@
+/* test_identity.c - a block encoded jointly, un-rotated, stored, read back from a file, rotated and injected gives the logits
+ * of plain prefill, wherever it was encoded; spoilt in any of four ways it does not. For every model, with flash attention off
+ * and on, several batchings, and sliding windows of which the plan fills a half, one, two and four. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "kv/vault.h"
+#include "llama/support/subject.h"
+
+enum { HEADER = 24, QUESTION = 20 };
+
+/* The prompt: a header, `block` tokens cut into facts of unequal length, a question. */
+typedef struct layout { kit_ids header, block, question, facts[8]; uint32_t n_facts; } layout;
+
+static void lay_out(const subject *s, uint32_t block, layout *l)
+{
+    uint32_t at = HEADER, left = block;
+
+    memset(l, 0, sizeof *l);
+    l->header = kit_cut(s->all, 0, HEADER);
+    l->block = kit_cut(s->all, HEADER, block);
+    l->question = kit_cut(s->all, HEADER + block, QUESTION);
+    while (left) {
+        uint32_t n = l->n_facts == 7 ? left : left / 3 + 1;
+        l->facts[l->n_facts++] = kit_cut(s->all, at, n);
+        at += n;
+        left -= n;
+    }
+}
+
+static void plan_of(const layout *l, is_segment **segments, kit_plan *p)
+{
+    kit_plan_begin(p, 0);
+    kit_plan_add(p, IS_ROLE_HEADER, l->header, NULL);
+    for (uint32_t i = 0; i < l->n_facts; i++) kit_plan_add(p, IS_ROLE_FACT, l->facts[i], segments ? segments[i] : NULL);
+    kit_plan_add(p, IS_ROLE_QUESTION, l->question, NULL);
+}
+
+/* Through a file: stored, forgotten by the RAM tier, read back. */
+static is_segment *through_vault(is_vault *v, is_segment *s)
+{
+    is_segment *back = NULL;
+
+    KIT_OK(is_vault_put(v, s));
+    is_vault_drop_ram(v);
+    KIT_OK(is_vault_get(v, is_segment_info(s)->name, is_segment_info(s)->fingerprint, &back));
+    assert_ptr_not_equal(back, s);
+    is_segment_unref(s);
+    return back;
+}
+
+static void cut_segments(subject *s, const layout *l, const kit_rows *rows, is_codec codec, kit_harm harm, is_vault *v,
+                         is_segment **out)
+{
+    uint32_t begin = 0;
+
+    for (uint32_t i = 0; i < l->n_facts; i++) {
+        out[i] = kit_segment(s->e, s->rope, rows, begin, l->facts[i], codec, harm, HEADER + begin);
+        if (v) out[i] = through_vault(v, out[i]);
+        begin += l->facts[i].n;
+    }
+}
+
+static void inject(subject *s, const layout *l, is_segment **segments, uint32_t batch, float *out)
+{
+    is_run_opts opts = { .batch = batch, .no_prefix_cache = true };
+    is_run_stats stats;
+    kit_plan p;
+
+    plan_of(l, segments, &p);
+    kit_logits(s->e, &p.plan, &opts, out, &stats);
+    assert_int_equal(stats.tokens_injected, l->block.n);
+    assert_int_equal(stats.tokens_computed, HEADER + QUESTION);
+    kit_plan_unref(&p);
+}
+
+static is_vault *open_vault(char dir[64])
+{
+    is_vault *v = NULL;
+
+    snprintf(dir, 64, "%s/identity-XXXXXX", P_tmpdir);
+    assert_non_null(mkdtemp(dir));
+    KIT_OK(is_vault_open(is_fs_posix(), dir, 64u << 20, false, &v));
+    return v;
+}
+
+static void remove_tree(const char *dir)
+{
+    char command[128];
+
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
+typedef struct work { float *oracle, *text, *got; floor_n n; } work;
+
+static void work_begin(subject *s, const layout *l, work *w)
+{
+    is_run_opts opts = { .no_prefix_cache = true };
+    kit_plan twin;
+
+    w->oracle = is_malloc(s->n_vocab * sizeof *w->oracle);
+    w->text = is_malloc(s->n_vocab * sizeof *w->text);
+    w->got = is_malloc(s->n_vocab * sizeof *w->got);
+    assert_true(w->oracle && w->text && w->got);
+    plan_of(l, NULL, &twin);
+    assert_true(oracle_prefill(s->o, s->ids, HEADER + l->block.n + QUESTION, 0, w->oracle));
+    kit_logits(s->e, &twin.plan, &opts, w->text, NULL);
+    w->n = subject_floor(s, &twin.plan, w->text);
+    print_message("  %-16s fa %-3s %u tokens, N = KL %.3g, largest difference %.3g\n", s->name, s->fa ? "on" : "off",
+                  HEADER + l->block.n + QUESTION, w->n.kl, w->n.diff);
+    subject_same(s, "text against plain prefill", w->oracle, w->text, w->n);
+}
+
+static void work_end(work *w)
+{
+    is_free(w->oracle);
+    is_free(w->text);
+    is_free(w->got);
+}
+
+/* Where the block is encoded makes no difference: at its own place, shifted, and piece by piece after what precedes. */
+static void identity_of(subject *s, uint32_t block)
+{
+    char dir[64], what[64];
+    static const uint32_t at[] = { 0, 1, 301 };
+    is_vault *v = open_vault(dir);
+    is_segment *segments[8];
+    kit_rows rows;
+    layout l;
+    work w;
+
+    lay_out(s, block, &l);
+    work_begin(s, &l, &w);
+    for (size_t i = 0; i < 3; i++) {
+        kit_capture(s->e, l.header, l.block, at[i], &rows);
+        for (int codec = IS_CODEC_F32; codec <= IS_CODEC_F16; codec++) {
+            cut_segments(s, &l, &rows, (is_codec)codec, KIT_GOOD, v, segments);
+            inject(s, &l, segments, i == 1 ? 8 : 0, w.got);
+            snprintf(what, sizeof what, "encoded at +%u, %s", at[i], is_codec_name((is_codec)codec));
+            subject_same(s, what, w.oracle, w.got, w.n);
+        }
+        kit_rows_free(&rows);
+    }
+    for (uint32_t i = 0, begin = HEADER; i < l.n_facts; begin += l.facts[i++].n) {
+        kit_capture(s->e, kit_cut(s->all, 0, begin), l.facts[i], 0, &rows);
+        segments[i] = kit_segment(s->e, s->rope, &rows, 0, l.facts[i], IS_CODEC_F16, KIT_GOOD, begin);
+        kit_rows_free(&rows);
+    }
+    inject(s, &l, segments, 0, w.got);
+    subject_same(s, "piece by piece", w.oracle, w.got, w.n);
+    is_vault_close(v);
+    remove_tree(dir);
+    work_end(&w);
+}
+
+static void identity(subject *s)
+{
+    if (!s->window) {
+        identity_of(s, 150);
+        return;
+    }
+    for (uint32_t half = 1; half <= 8; half *= 2) { /* the plan fills 0.5, 1, 2 and 4 windows */
+        uint32_t tokens = half * s->window / 2;
+        identity_of(s, tokens > HEADER + QUESTION + 8 ? tokens - HEADER - QUESTION : 8);
+    }
+    identity_of(s, s->window + 1);
+}
+
+static void controls(subject *s)
+{
+    is_segment *segments[8];
+    kit_rows rows;
+    layout l;
+    work w;
+
+    lay_out(s, s->window ? s->window : 150, &l);
+    work_begin(s, &l, &w);
+    kit_capture(s->e, l.header, l.block, 5, &rows);
+    for (int harm = KIT_GOOD + 1; harm < KIT_HARMS; harm++) {
+        cut_segments(s, &l, &rows, IS_CODEC_F16, (kit_harm)harm, NULL, segments);
+        inject(s, &l, segments, 0, w.got);
+        subject_differs(s, kit_harm_name((kit_harm)harm), w.oracle, w.got, w.n);
+    }
+    kit_rows_free(&rows);
+    work_end(&w);
+}
+
+/* Approximate rows never enter the exact prefix: after a stitched run the same tokens as text give what a fresh run gives. */
+static void prefix_stays_exact(subject *s)
+{
+    is_run_opts fresh = { .no_prefix_cache = true }, keep = { .cache_parts = 8 };
+    is_segment *segments[8];
+    is_run_stats stats;
+    kit_plan p, twin;
+    kit_rows rows;
+    layout l;
+    work w;
+
+    lay_out(s, 100, &l);
+    work_begin(s, &l, &w);
+    for (uint32_t i = 0; i < l.n_facts; i++) {
+        kit_capture(s->e, (kit_ids){ NULL, 0 }, l.facts[i], 0, &rows);
+        segments[i] = kit_segment(s->e, s->rope, &rows, 0, l.facts[i], IS_CODEC_F16, KIT_GOOD, 0);
+        kit_rows_free(&rows);
+    }
+    plan_of(&l, segments, &p);
+    kit_plan_twin(&p, &twin);
+    for (int i = 0; i < 2; i++) {
+        kit_logits(s->e, &p.plan, &keep, w.got, &stats);
+        assert_int_equal(stats.tokens_injected, l.block.n);
+    }
+    subject_differs(s, "stitched, facts alone", w.oracle, w.got, w.n);
+    kit_logits(s->e, &twin.plan, &keep, w.got, &stats);
+    assert_true(stats.tokens_resident <= HEADER);
+    subject_same(s, "the same tokens as text afterwards", w.oracle, w.got, w.n);
+    kit_logits(s->e, &twin.plan, &keep, w.got, &stats);
+    subject_same(s, "and from the exact prefix", w.oracle, w.got, w.n);
+    kit_logits(s->e, &twin.plan, &fresh, w.got, &stats);
+    assert_int_equal(stats.tokens_resident, 0);
+    kit_plan_unref(&p);
+    work_end(&w);
+}
+
+static void test_identity(void **state)
+{
+    subject_each(identity);
+}
+
+static void test_negative_controls(void **state)
+{
+    subject_each(controls);
+}
+
+static void test_prefix_stays_exact(void **state)
+{
+    subject_each(prefix_stays_exact);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_negative_controls),
+        cmocka_unit_test(test_prefix_stays_exact),
+    };
+
+    print_message("weights and prompts from seed %d\n", SUBJECT_SEED);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
