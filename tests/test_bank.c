@@ -395,7 +395,7 @@ static void test_lists(void **state)
     size_t n = 0;
 
     for (int i = 0; i < 25; i++) {
-        char text[16];
+        char text[32];
 
         snprintf(text, sizeof text, "fact %d", i);
         kit_fact(k, &k->pa, i % 5 ? &k->anna : &cook, text);
