@@ -3,10 +3,29 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "cli/answer.h"
 #include "cli/out.h"
 #include "cli/store.h"
+
+inferscale_status cli_load(inferscale *is, const inferscale_scope *scope, const inferscale_ask_options *ask,
+                           inferscale_model_info *info, double *ms)
+{
+    double t0 = is_now_ms();
+    inferscale_status st = inferscale_model(is, info);
+    if (st == INFERSCALE_OK && ask->mode != INFERSCALE_MODE_NONE &&
+        !(ask->recall && ask->recall->method == INFERSCALE_LEXICAL)) {
+        inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
+        inferscale_list *list = NULL;
+        o.k = 1;
+        o.method = INFERSCALE_DENSE;
+        (void)inferscale_recall(is, scope, "load", &o, &list);
+        inferscale_list_free(list);
+    }
+    *ms = is_now_ms() - t0;
+    return st;
+}
 
 json_t *cli_answer_json(inferscale *is, const inferscale_scope *scope, const inferscale_answer *r)
 {

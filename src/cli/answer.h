@@ -12,6 +12,11 @@ void cli_answer_facts(FILE *f, inferscale *is, const inferscale_scope *scope, co
 /* Tokens and the time of each part; to f. */
 void cli_answer_stats(FILE *f, const inferscale_answer *answer);
 
+/* Loads the model and, for what the options will search, the embedder, so that an answer's times are those of answering.
+ * *ms = what loading took. A missing embedder is no failure here: the answer says that it was found by words. */
+inferscale_status cli_load(inferscale *is, const inferscale_scope *scope, const inferscale_ask_options *ask,
+                           inferscale_model_info *info, double *ms);
+
 /* Streams to stdout: harmless text on a terminal, the bytes as they are elsewhere. For inferscale_ask_options.on_text. */
 int cli_stream(void *ctx, const char *text, size_t len);
 

@@ -5,8 +5,10 @@
 #include "cli/args.h"
 #include "cli/out.h"
 
-static void print_result(const cli_args *a, inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer)
+static void print_result(const cli_args *a, inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer,
+                         double load_ms)
 {
+    char load[32];
     putchar('\n');
     fflush(stdout);
     if (answer->fallback && *answer->fallback) {
@@ -15,7 +17,20 @@ static void print_result(const cli_args *a, inferscale *is, const inferscale_sco
         fputc('\n', stderr);
     }
     if (cli_flag(a, "--facts")) cli_answer_facts(stderr, is, scope, answer);
-    if (cli_flag(a, "--stats")) cli_answer_stats(stderr, answer);
+    if (!cli_flag(a, "--stats")) return;
+    cli_answer_stats(stderr, answer);
+    cli_ms(load_ms, load);
+    fprintf(stderr, "  %-14s %10s  (model and embedder, before the question; in no other time)\n", "loading", load);
+}
+
+static void print_json(inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer,
+                       const inferscale_model_info *info, double load_ms)
+{
+    json_t *o = cli_answer_json(is, scope, answer);
+    json_object_set_new(o, "load_ms", json_real(load_ms));
+    json_object_set_new(o, "model", cli_json_text(info->name));
+    json_object_set_new(o, "weights", cli_json_text(info->weights));
+    cli_print_json(o);
 }
 
 static int cmd_ask(const cli_args *a)
@@ -25,7 +40,9 @@ static int cmd_ask(const cli_args *a)
     inferscale_ask_options o;
     inferscale_recall_options filters;
     inferscale_answer *answer = NULL;
+    inferscale_model_info info;
     inferscale_status st;
+    double load_ms;
     int rc;
     if (cli_n(a) != 1) return cli_usage(a, "give one question, in quotes");
     cli_ask_options(a, &o, &filters);
@@ -33,13 +50,14 @@ static int cmd_ask(const cli_args *a)
     if (!cli_wants_json(a)) o.on_text = cli_stream;
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
-    st = inferscale_ask(is, &scope, cli_at(a, 0), &o, &answer);
+    st = cli_load(is, &scope, &o, &info, &load_ms);
+    if (st == INFERSCALE_OK) st = inferscale_ask(is, &scope, cli_at(a, 0), &o, &answer);
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);
     else if (cli_wants_json(a))
-        cli_print_json(cli_answer_json(is, &scope, answer));
+        print_json(is, &scope, answer, &info, load_ms);
     else
-        print_result(a, is, &scope, answer);
+        print_result(a, is, &scope, answer, load_ms);
     inferscale_answer_free(answer);
     inferscale_close(is);
     return rc;

@@ -117,7 +117,9 @@ static int talk(session *s)
 static int cmd_chat(const cli_args *a)
 {
     session s = { .a = a, .tty = isatty(STDIN_FILENO) };
+    inferscale_model_info info;
     inferscale_status st;
+    double load_ms;
     int rc;
     if (cli_n(a)) return cli_usage(a, "takes no text; type it, or pipe it in, one message a line");
     cli_ask_options(a, &s.ask, &s.filters);
@@ -125,7 +127,8 @@ static int cmd_chat(const cli_args *a)
     if (!cli_wants_json(a)) s.ask.on_text = cli_stream;
     rc = cli_open(a, &s.is);
     if (rc != CLI_OK) return rc;
-    st = inferscale_chat_open(s.is, &s.scope, &s.chat);
+    st = cli_load(s.is, &s.scope, &s.ask, &info, &load_ms);
+    if (st == INFERSCALE_OK) st = inferscale_chat_open(s.is, &s.scope, &s.chat);
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else {

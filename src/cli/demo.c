@@ -2,7 +2,6 @@
 #include "cli/demo.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "cli/jsonl.h"
 #include "cli/out.h"
 #include "cli/store.h"
+#include "cli/tempstore.h"
 
 typedef struct demo {
     const cli_args *a;
@@ -244,33 +244,26 @@ static int show(demo *d, const char *data)
     return print_json(d);
 }
 
-static int remove_one(const char *path, const struct stat *sb, int type, struct FTW *ftw) { return remove(path); }
-
 /* A store of its own, removed at the end. */
 static int with_store(demo *d, const char *data)
 {
-    const char *tmp = getenv("TMPDIR");
+    cli_tempstore store;
     inferscale_options o;
     inferscale_status st;
-    char home[512];
     int rc;
-    snprintf(home, sizeof home, "%s/inferscale-demo-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(home))
-        return cli_fail_msg(d->a, "no folder can be made in %s: %s; set TMPDIR to one that can be written",
-                            tmp && *tmp ? tmp : "/tmp", strerror(errno));
     cli_options(d->a, &o);
-    o.home = home;
     o.engine = cli_str(d->a, "--engine", NULL);
     o.embedder = cli_str(d->a, "--embedder", NULL);
     o.embedder_key = cli_str(d->a, "--embedder-key", NULL);
-    st = inferscale_open(&d->is, &o);
-    rc = st == INFERSCALE_OK ? show(d, data) : cli_fail_as(d->a, st);
+    st = cli_tempstore_open(&o, &store);
+    if (st != INFERSCALE_OK) return cli_fail_as(d->a, st);
+    d->is = store.is;
+    rc = show(d, data);
     for (size_t i = 0; i < d->n_questions; i++) {
         inferscale_answer_free(d->pairs[i].kv);
         inferscale_answer_free(d->pairs[i].text);
     }
-    inferscale_close(d->is);
-    nftw(home, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    cli_tempstore_close(&store);
     return rc;
 }
 

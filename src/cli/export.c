@@ -32,12 +32,11 @@ static bool write_line(export *x, json_t *o)
 /* The item's members under the names that import reads. */
 static json_t *line_of(const inferscale_item *t)
 {
-    json_t *o = cli_item_json(t, false), *v;
+    json_t *o = cli_item_json(t, 0), *v;
     const char *name;
     void *next;
     json_object_set_new(o, "type", json_string(t->kind == INFERSCALE_FACTS ? "fact" : "turn"));
     json_object_del(o, "kind");
-    json_object_del(o, "kv_ready");
     json_object_foreach_safe(o, next, name, v)
     {
         if (json_is_null(v) || (json_is_object(v) && json_object_size(v) == 0)) json_object_del(o, name);

@@ -11,12 +11,12 @@ static void set_text(json_t *o, const char *name, const char *s)
     if (s && *s) json_object_set_new(o, name, cli_json_text(s));
 }
 
-json_t *cli_item_json(const inferscale_item *t, bool with_score)
+json_t *cli_item_json(const inferscale_item *t, unsigned with)
 {
     bool fact = t->kind == INFERSCALE_FACTS;
     json_t *o =
         json_pack("{s:I,s:s,s:o}", "id", (json_int_t)t->id, "kind", fact ? "fact" : "turn", "text", cli_json_text(t->text));
-    if (with_score) {
+    if (with & CLI_SCORE) {
         json_object_set_new(o, "score", json_real(t->score));
         json_object_set_new(o, "score_lexical", json_real(t->score_lexical));
         json_object_set_new(o, "score_dense", json_real(t->score_dense));
@@ -31,7 +31,7 @@ json_t *cli_item_json(const inferscale_item *t, bool with_score)
         json_object_set_new(o, "expires", cli_json_time(t->expires));
         json_object_set_new(o, "source_turn", t->source_turn ? json_integer(t->source_turn) : json_null());
         json_object_set_new(o, "metadata", metadata ? metadata : json_object());
-        json_object_set_new(o, "kv_ready", json_boolean(t->kv_ready));
+        if (with & CLI_KV) json_object_set_new(o, "kv_ready", json_boolean(t->kv_ready));
     } else {
         set_text(o, "conversation", t->conversation);
         set_text(o, "speaker", t->speaker);
@@ -44,10 +44,10 @@ json_t *cli_item_json(const inferscale_item *t, bool with_score)
     return o;
 }
 
-json_t *cli_items_json(const inferscale_list *list, bool with_score)
+json_t *cli_items_json(const inferscale_list *list, unsigned with)
 {
     json_t *a = json_array();
-    for (size_t i = 0; i < list->n; i++) json_array_append_new(a, cli_item_json(&list->items[i], with_score));
+    for (size_t i = 0; i < list->n; i++) json_array_append_new(a, cli_item_json(&list->items[i], with));
     return a;
 }
 
@@ -61,30 +61,32 @@ static int digits(int64_t v)
     return n;
 }
 
-void cli_items_print(const inferscale_list *list, bool with_score)
+void cli_items_print(const inferscale_list *list, unsigned with)
 {
     int columns = cli_columns(), id_width = 2;
-    bool turns = false, facts = false;
+    bool turns = false, facts = false, kv;
     for (size_t i = 0; i < list->n; i++) {
         if (digits(list->items[i].id) > id_width) id_width = digits(list->items[i].id);
         if (list->items[i].kind == INFERSCALE_TURNS) turns = true;
         else facts = true;
     }
     if (list->n == 0) return;
-    printf("%s%*s  %s%-10s  %s%sTEXT%s\n", cli_on(CLI_DIM), id_width, "ID", with_score ? " SCORE  " : "", "WHEN",
-           turns && facts ? "KIND  " : "", facts ? "KV  " : "", cli_off());
+    kv = facts && (with & CLI_KV);
+    printf("%s%*s  %s%-10s  %s%sTEXT%s\n", cli_on(CLI_DIM), id_width, "ID", with & CLI_SCORE ? " SCORE  " : "", "WHEN",
+           turns && facts ? "KIND  " : "", kv ? "KV  " : "", cli_off());
     for (size_t i = 0; i < list->n; i++) {
         const inferscale_item *t = &list->items[i];
         bool fact = t->kind == INFERSCALE_FACTS;
         char when[32];
-        int used = id_width + 2 + (with_score ? 8 : 0) + 12 + (turns && facts ? 6 : 0) + (facts ? 4 : 0);
+        int used = id_width + 2 + (with & CLI_SCORE ? 8 : 0) + 12 + (turns && facts ? 6 : 0) + (kv ? 4 : 0);
         cli_date(t->event_time, when);
         when[strcspn(when, " ")] = '\0'; /* the day is enough in a table */
         printf("%s%*lld%s  ", cli_on(CLI_CYAN), id_width, (long long)t->id, cli_off());
-        if (with_score) printf("%6.2f  ", t->score);
+        if (with & CLI_SCORE) printf("%6.2f  ", t->score);
         printf("%-10s  ", when);
         if (turns && facts) printf("%-6s", fact ? "fact" : "turn");
-        if (facts) printf("%s%s%s  ", cli_on(CLI_GREEN), !fact ? "  " : t->kv_ready ? "\xe2\x9c\x93 " : "\xc2\xb7 ", cli_off());
+        if (kv)
+            printf("%s%s%s  ", cli_on(CLI_GREEN), !fact ? "  " : t->kv_ready ? "\xe2\x9c\x93 " : "\xc2\xb7 ", cli_off());
         if (!fact) {
             cli_put_text(stdout, t->speaker, true);
             fputs(": ", stdout);

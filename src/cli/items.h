@@ -4,10 +4,13 @@
 
 #include "cli/cli.h"
 
-/* One item; with_score adds score, score_lexical, score_dense. */
-json_t *cli_item_json(const inferscale_item *item, bool with_score);
-json_t *cli_items_json(const inferscale_list *list, bool with_score);
-/* A table: id, (score), when, kind, KV, text cut to the terminal. */
-void cli_items_print(const inferscale_list *list, bool with_score);
+/* Scores come from a search; whether a fact's KV is stored is known only when a model is loaded. */
+enum { CLI_SCORE = 1, CLI_KV = 2 };
+
+/* One item; CLI_SCORE adds score, score_lexical and score_dense, CLI_KV kv_ready of facts. */
+json_t *cli_item_json(const inferscale_item *item, unsigned with);
+json_t *cli_items_json(const inferscale_list *list, unsigned with);
+/* A table: id, (score), when, (kind if there are both), (KV), text cut to the terminal. */
+void cli_items_print(const inferscale_list *list, unsigned with);
 
 #endif

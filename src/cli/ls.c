@@ -6,6 +6,16 @@
 #include "cli/items.h"
 #include "cli/out.h"
 
+/* Loads the model for --kv. CLI_KV or 0, or a negative exit code. */
+static int with_kv(const cli_args *a, inferscale *is)
+{
+    inferscale_model_info info;
+    inferscale_status st;
+    if (!cli_flag(a, "--kv")) return 0;
+    st = inferscale_model(is, &info);
+    return st == INFERSCALE_OK ? CLI_KV : -cli_fail_as(a, st);
+}
+
 static int cmd_ls(const cli_args *a)
 {
     static const char *const kinds[] = { "facts", "turns", "both", NULL };
@@ -15,19 +25,24 @@ static int cmd_ls(const cli_args *a)
     inferscale_status st;
     int kind = cli_choice(a, "--kinds", kinds, 2) + 1;
     int64_t after = cli_int(a, "--after", 0, 0, INT64_MAX), limit = cli_int(a, "--limit", 0, 0, INT64_MAX);
-    int rc;
+    int rc, with;
     if (cli_n(a))
         return cli_usage(a, "takes no arguments; `inferscale show ID` shows one item, `inferscale recall QUERY` searches");
     cli_scope(a, &scope);
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
+    with = with_kv(a, is);
+    if (with < 0) {
+        inferscale_close(is);
+        return -with;
+    }
     st = inferscale_ls(is, &scope, kind, after, (size_t)limit, &list);
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {
-        cli_print_json(json_pack("{s:o}", "items", cli_items_json(list, false)));
+        cli_print_json(json_pack("{s:o}", "items", cli_items_json(list, (unsigned)with)));
     } else {
-        cli_items_print(list, false);
+        cli_items_print(list, (unsigned)with);
         fflush(stdout);
         if (list->n == 0)
             fprintf(stderr, "Nothing is remembered here. Try: inferscale remember \"Anna is allergic to peanuts.\"\n");
@@ -54,12 +69,13 @@ static void print_text(const char *name, const char *s)
 }
 
 /* The newest version with all that is known of it, the older ones with their text. */
-static void print_item(const inferscale_list *list)
+static void print_item(const inferscale_list *list, unsigned with)
 {
     const inferscale_item *t = &list->items[list->n - 1];
     bool fact = t->kind == INFERSCALE_FACTS;
     printf("%s%s %lld%s", cli_on(CLI_BOLD), fact ? "fact" : "turn", (long long)t->id, cli_off());
-    if (fact) printf("  version %d, keys and values %s", t->version, t->kv_ready ? "stored" : "not computed yet");
+    if (fact) printf("  version %d", t->version);
+    if (fact && (with & CLI_KV)) printf(", keys and values %s", t->kv_ready ? "stored" : "not computed yet");
     printf("\n  %-12s ", "text");
     cli_put_wrapped(stdout, t->text, cli_columns(), 15);
     print_time(fact ? "happened" : "said", t->event_time);
@@ -90,23 +106,24 @@ static int cmd_show(const cli_args *a)
     inferscale *is = NULL;
     inferscale_scope scope;
     json_t *items = json_array();
-    int rc = CLI_OK;
+    int rc = CLI_OK, with = 0;
     if (cli_n(a) == 0) rc = cli_usage(a, "give the id of what to show; `inferscale ls` lists ids");
     for (size_t i = 0; i < cli_n(a); i++) cli_id_at(a, i);
     cli_scope(a, &scope);
     if (rc == CLI_OK) rc = cli_open(a, &is);
+    if (rc == CLI_OK && (with = with_kv(a, is)) < 0) rc = -with;
     for (size_t i = 0; i < cli_n(a) && rc == CLI_OK; i++) {
         inferscale_list *list = NULL;
         inferscale_status st = inferscale_show(is, &scope, cli_id_at(a, i), &list);
         if (st != INFERSCALE_OK || list->n == 0) {
             rc = cli_fail_as(a, st != INFERSCALE_OK ? st : INFERSCALE_E_NOTFOUND);
         } else if (cli_wants_json(a)) {
-            json_t *item = cli_item_json(&list->items[list->n - 1], false);
-            json_object_set_new(item, "versions", cli_items_json(list, false));
+            json_t *item = cli_item_json(&list->items[list->n - 1], (unsigned)with);
+            json_object_set_new(item, "versions", cli_items_json(list, (unsigned)with));
             json_array_append_new(items, item);
         } else {
             if (i) putchar('\n');
-            print_item(list);
+            print_item(list, (unsigned)with);
         }
         inferscale_list_free(list);
     }
@@ -121,17 +138,23 @@ static const cli_option ls_options[] = {
     { "--kinds", "WHAT", "facts, turns or both (default)" },
     { "--after", "ID", "only items with a greater id" },
     { "--limit", "N", "at most N items" },
+    { "--kv", NULL, "load the model and say which facts' keys and values are stored" },
+    { NULL, NULL, NULL },
+};
+
+static const cli_option show_options[] = {
+    { "--kv", NULL, "load the model and say whether keys and values are stored" },
     { NULL, NULL, NULL },
 };
 
 const cli_verb cli_verb_ls = {
     "ls", "", "List what is remembered",
-    "In the order of ids. The KV column says whether keys and values are stored for the current model and policy.\n\n"
+    "In the order of ids.\n\n"
     "Examples:\n  inferscale ls --kinds facts --limit 20\n  inferscale ls --user anna --json\n",
     ls_options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_ls,
 };
 
 const cli_verb cli_verb_show = {
-    "show", "ID...", "Show facts or turns with all versions", "Examples:\n  inferscale show 12\n", NULL,
-    CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_show,
+    "show", "ID...", "Show facts or turns with all versions", "Examples:\n  inferscale show 12\n",
+    show_options,    CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_show,
 };

@@ -24,10 +24,10 @@ static int cmd_recall(const cli_args *a)
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {
         cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:I}", "query", cli_json_text(cli_at(a, 0)), "items",
-                                 cli_items_json(list, true), "embed_ms", list->embed_ms, "recall_ms", list->recall_ms,
+                                 cli_items_json(list, CLI_SCORE), "embed_ms", list->embed_ms, "recall_ms", list->recall_ms,
                                  "unembedded", (json_int_t)list->n_unembedded));
     } else {
-        cli_items_print(list, true);
+        cli_items_print(list, CLI_SCORE);
         cli_ms(list->embed_ms, embed);
         cli_ms(list->recall_ms, search);
         fflush(stdout);
