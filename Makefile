@@ -28,8 +28,8 @@ OPT_asan    := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined
 OPT_tsan    := -O1 -g -fno-omit-frame-pointer
 OPT_fuzz    := $(OPT_asan)
 MODE    := $(or $(OPT_$(BUILD)),$(error BUILD=$(BUILD) is not known; use release, asan, tsan or fuzz)) $(SAN)
-ALL_CFLAGS   := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off $(MODE) $(WARN) $(CFLAGS)
-ALL_CXXFLAGS := -std=c++17 -fPIC -fvisibility=hidden $(MODE) -Wall -Wextra $(CXXFLAGS)
+ALL_CFLAGS   := -std=c11 -D_GNU_SOURCE -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden -ffp-contract=off $(MODE) $(WARN) $(CFLAGS)
+ALL_CXXFLAGS := -std=c++17 -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden $(MODE) -Wall -Wextra $(CXXFLAGS)
 override CPPFLAGS += -Iinclude -Isrc -MMD -MP
 
 -include build/deps.mk
@@ -132,9 +132,13 @@ $(SUPPORT): $(call objs,$(TSUP_SRC))
 $(OUT)/tests/%: $(OUT)/obj/tests/%.o $(SUPPORT) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(CORE_LIBS)
-$(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
+LSUPPORT := $(OUT)/libsupport-llama.a
+$(LSUPPORT): $(call objs,$(LTSUP_SRC))
+	@rm -f $@
+	ar rcs $@ $^
+$(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
 
 # With BUILD=fuzz clang's libFuzzer has the main function, else fuzz/replay.c.
 FUZZ_MAIN := $(if $(filter fuzz,$(BUILD)),,$(OUT)/obj/fuzz/replay.o)
@@ -175,7 +179,7 @@ test: setup
 	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=asan plugins test-build fuzzers
 	@$(MAKE) --no-print-directory -s test-run
 
-test-build: tests plugins examples
+test-build: tests plugins tools bin examples
 
 # Tests in both builds. ASAN_SKIP: what cannot run under the sanitizers (a reason beside each).
 ASAN_SKIP :=
