@@ -487,7 +487,7 @@ static void a_read_only_store_reads_and_refuses_writes(void **state)
 
 static void failures_of_the_engine_come_out_and_leave_no_harm(void **state)
 {
-    static const char *const what[] = { "mock:fail-tokenize=9", "mock:fail-capture=3", "mock:fail-start=1", "mock:fail-sample=3",
+    static const char *const what[] = { "mock:fail-tokenize=30", "mock:fail-capture=3", "mock:fail-start=1", "mock:fail-sample=3",
                                         "mock:fail-feed=2", "mock:fail-embed=2" };
 
     (void)state;

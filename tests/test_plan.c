@@ -92,15 +92,15 @@ static is_plan_fact *make_facts(size_t n, uint32_t max_tokens)
     return f;
 }
 
-static void check_frame(const is_plan *plan, const is_tokens *header, bool memory, const is_tokens *question)
+static void check_frame(const is_plan *plan, uint32_t pos0, const is_tokens *header, bool memory, const is_tokens *question)
 {
-    uint32_t pos = 0, i;
+    uint32_t pos = pos0, i;
 
     for (i = 0; i < plan->n_parts; i++) {
         assert_int_equal(plan->parts[i].pos, pos);
         pos += plan->parts[i].n_tokens;
     }
-    assert_int_equal(plan->n_tokens, pos);
+    assert_int_equal(plan->n_tokens, pos - pos0);
     assert_int_equal(plan->parts[0].role, IS_ROLE_HEADER);
     assert_int_equal(plan->parts[0].n_tokens, header->n);
     assert_memory_equal(plan->parts[0].tokens, header->ids, header->n * sizeof(int32_t));
@@ -133,7 +133,7 @@ static void random_plans_are_in_normal_form(void **state)
         is_plan_fact *facts = make_facts(n, 40);
         bool had_kv[32] = { false };
         is_tokens question = tokens(1 + below(20), 9000);
-        is_plan_opts o = { .repair = below(4) ? 0 : below(6), .with_memory = true, .next_turn = below(2), .n_ctx_left = 100000 };
+        is_plan_opts o = { .repair = below(4) ? 0 : below(6), .with_memory = true, .next_turn = below(2), .pos0 = below(3) * 50, .n_ctx_left = 100000 };
         is_planned *p = NULL;
         int64_t last[2] = { INT64_MAX, INT64_MAX };
         int group = 0;
@@ -142,7 +142,7 @@ static void random_plans_are_in_normal_form(void **state)
         for (size_t i = 0; i < n; i++) had_kv[i] = facts[i].segment != NULL;
         assert_int_equal(is_plan_new(&profile, facts, n, &question, &o, &p), INFERSCALE_OK);
         const is_plan *plan = is_planned_plan(p);
-        check_frame(plan, o.next_turn ? &profile.next_header : &profile.header, true, &question);
+        check_frame(plan, o.pos0, o.next_turn ? &profile.next_header : &profile.header, true, &question);
         for (uint32_t i = 0; i < plan->n_parts; i++) {
             const is_part *part = &plan->parts[i];
             bool stored;
@@ -218,7 +218,7 @@ static void without_memory_there_is_no_memory(void **state)
 
     (void)state;
     assert_int_equal(is_plan_new(&profile, facts, 3, &question, &o, &p), INFERSCALE_OK);
-    check_frame(is_planned_plan(p), &profile.header_plain, false, &question);
+    check_frame(is_planned_plan(p), 0, &profile.header_plain, false, &question);
     assert_int_equal(is_planned_plan(p)->n_tokens, profile.header_plain.n + 5 + profile.tail.n);
     is_planned_free(p);
     is_tokens_free(&question);

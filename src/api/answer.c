@@ -228,7 +228,7 @@ static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, bool ne
 {
     const uint32_t n_ctx = is_engine_describe(a->is->engine)->n_ctx;
     uint32_t taken = n_used + a->o.max_tokens;
-    is_plan_opts opts = { .repair = a->o.repair, .with_memory = a->o.mode != INFERSCALE_MODE_NONE, .next_turn = next_turn,
+    is_plan_opts opts = { .repair = a->o.repair, .with_memory = a->o.mode != INFERSCALE_MODE_NONE, .next_turn = next_turn, .pos0 = n_used,
                           .n_ctx_left = n_ctx > taken ? n_ctx - taken : 0 };
     is_tokens question = { 0 };
     is_status st = is_profile_question(a->is->engine, a->question, &question);
@@ -248,7 +248,6 @@ is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_plann
     is_status st = INFERSCALE_OK;
 
     *out = NULL;
-    is_buf_clear(&a->why);
     IS_TRY(is_handle_engine(a->is));
     if (a->o.mode != INFERSCALE_MODE_NONE) st = find(a, &hits, &n_hits);
     t0 = is_now_ms();

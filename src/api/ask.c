@@ -9,7 +9,10 @@ static is_status run_fresh(is_asking *a, is_run **run)
     for (int i = 0; i < TRIES; i++) {
         is_planned *planned = NULL;
         bool fresh = false;
-        is_status st = is_asking_plan(a, false, 0, &planned);
+        is_status st;
+
+        is_buf_clear(&a->why); /* what an outdated plan noted does not count */
+        st = is_asking_plan(a, false, 0, &planned);
 
         if (st == INFERSCALE_OK) st = is_asking_fresh(a, &fresh);
         if (st == INFERSCALE_OK && fresh) st = is_asking_run(a, planned, run);

@@ -7,6 +7,7 @@
 
 struct is_planned {
     is_plan plan, twin;
+    uint32_t pos0;
     is_tokens *owned;        /* [n_owned] fact tokens */
     is_tokens question;      /* a copy */
     size_t n_owned;
@@ -37,10 +38,13 @@ static size_t choose(const is_plan_fact *facts, size_t n, uint32_t room, bool *k
     return kept;
 }
 
-static void add_part(is_plan *plan, is_role role, const is_tokens *t)
+static void add_part(is_planned *p, is_role role, const is_tokens *t)
 {
+    is_plan *plan = &p->plan;
+
     if (!t->n) return;
-    plan->parts[plan->n_parts++] = (is_part){ .role = role, .source = IS_SRC_COMPUTED, .tokens = t->ids, .n_tokens = t->n, .pos = plan->n_tokens };
+    plan->parts[plan->n_parts++] = (is_part){ .role = role, .source = IS_SRC_COMPUTED, .tokens = t->ids, .n_tokens = t->n,
+                                              .pos = p->pos0 + plan->n_tokens };
     plan->n_tokens += t->n;
 }
 
@@ -52,7 +56,7 @@ static void add_fact(is_planned *p, is_plan_fact *f, bool stored)
     p->segments[p->n_owned] = f->segment;
     p->n_owned++;
     *part = (is_part){ .role = IS_ROLE_FACT, .source = stored ? IS_SRC_STORED : IS_SRC_COMPUTED, .tokens = f->tokens.ids,
-                       .n_tokens = f->tokens.n, .pos = p->plan.n_tokens, .fact_id = f->id, .version = f->version,
+                       .n_tokens = f->tokens.n, .pos = p->pos0 + p->plan.n_tokens, .fact_id = f->id, .version = f->version,
                        .segment = stored ? f->segment : NULL };
     p->plan.n_tokens += f->tokens.n;
     f->tokens = (is_tokens){ 0 };
@@ -98,21 +102,22 @@ static is_status lay_out(const is_profile *profile, is_plan_fact *facts, size_t 
     const bool memory = opts->with_memory;
     const is_tokens *header = opts->next_turn ? (memory ? &profile->next_header : &profile->next_plain)
                                               : (memory ? &profile->header : &profile->header_plain);
-    uint32_t fixed = header->n + (memory ? profile->footer.n : 0) + p->question.n + profile->tail.n;
+    const uint32_t fixed = header->n + (memory ? profile->footer.n : 0) + p->question.n + profile->tail.n;
     size_t kept;
 
+    p->pos0 = opts->pos0;
     if (fixed > opts->n_ctx_left)
         return is_fail(INFERSCALE_E_CONTEXT, "the question and its frame need %u tokens and the context has room for %u; shorten the "
                        "question, ask for fewer answer tokens, or open the model with a larger context", fixed, opts->n_ctx_left);
     kept = memory ? choose(facts, n, opts->n_ctx_left - fixed, keep) : 0;
     p->n_dropped = memory ? n - kept : 0;
-    add_part(&p->plan, IS_ROLE_HEADER, header);
+    add_part(p, IS_ROLE_HEADER, header);
     if (memory) {
         add_facts(p, facts, keep, n, opts->repair);
-        add_part(&p->plan, IS_ROLE_FOOTER, &profile->footer);
+        add_part(p, IS_ROLE_FOOTER, &profile->footer);
     }
-    add_part(&p->plan, IS_ROLE_QUESTION, &p->question);
-    add_part(&p->plan, IS_ROLE_FOOTER, &profile->tail);
+    add_part(p, IS_ROLE_QUESTION, &p->question);
+    add_part(p, IS_ROLE_FOOTER, &profile->tail);
     return INFERSCALE_OK;
 }
 

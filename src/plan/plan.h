@@ -22,6 +22,7 @@ typedef struct is_plan_opts {
     uint32_t repair;         /* the m best facts are computed */
     bool with_memory;        /* false: mode none */
     bool next_turn;          /* begins with next_header instead of header */
+    uint32_t pos0;           /* position of the first token; conversations: where the run stands */
     uint32_t n_ctx_left;     /* room in tokens, the answer's already taken off */
 } is_plan_opts;
 
