@@ -1,5 +1,6 @@
 /* open.c - opening, recognising, migrating, checking and closing a bank. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +23,9 @@ static is_status create_file(const char *path)
     is_status st;
     char *dir;
 
-    if (fs->exists(fs, path)) return INFERSCALE_OK;
+    /* Asked, not tried: closing a second descriptor of the file would drop the locks SQLite holds for this process. */
+    if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0) return INFERSCALE_OK;
+    if (errno != ENOENT) return is_fail_errno("cannot write the bank %s", path);
     st = fs->open(fs, path, IS_OPEN_CREATE_NEW, &f);
     if (st != INFERSCALE_OK) return errno == EEXIST ? INFERSCALE_OK : st; /* another process was faster */
     fs->close(fs, f);
@@ -113,20 +116,24 @@ done:
     return st;
 }
 
-static is_status connect_bank(is_bank *b)
+static is_status connect_reader(is_bank *b)
 {
     int64_t ignored;
-    is_status st;
+    is_status st = connect_to(b, b->path, SQLITE_OPEN_READONLY);
 
-    if (!b->read_only) IS_TRY(create_file(b->path));
-    IS_TRY(connect_to(b, b->path, b->read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE));
+    if (st == INFERSCALE_OK) st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
+    if (st == INFERSCALE_E_IO || st == INFERSCALE_E_READONLY || st == INFERSCALE_E_DENIED || st == INFERSCALE_E_NOTFOUND)
+        if (is_fs_posix()->exists(is_fs_posix(), b->path)) return connect_immutable(b, st);
+    return st;
+}
+
+static is_status connect_writer(is_bank *b)
+{
+    IS_TRY(create_file(b->path));
+    IS_TRY(connect_to(b, b->path, SQLITE_OPEN_READWRITE));
     /* SQLite falls back to reading in silence; the caller who wants to write must hear it now. */
-    if (!b->read_only && sqlite3_db_readonly(b->db, "main") == 1)
-        return is_fail(INFERSCALE_E_READONLY, "the bank %s cannot be written; check its mode and owner, or open it read-only", b->path);
-    if (!b->read_only) return INFERSCALE_OK;
-    st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
-    return st == INFERSCALE_OK || st == INFERSCALE_E_FOREIGN || st == INFERSCALE_E_CORRUPT || st == INFERSCALE_E_BUSY ||
-           st == INFERSCALE_E_NOMEM ? st : connect_immutable(b, st);
+    if (sqlite3_db_readonly(b->db, "main") != 1) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_READONLY, "the bank %s cannot be written; check its mode and owner, or open it read-only", b->path);
 }
 
 /* ---- Whose file it is, and of which version ------------------------------------------------------------------------------ */
@@ -187,7 +194,7 @@ static is_status prepare(is_bank *b)
 {
     identity id = { 0 };
 
-    IS_TRY(connect_bank(b));
+    IS_TRY(b->read_only ? connect_reader(b) : connect_writer(b));
     IS_TRY(identify(b, &id));
     if (b->read_only && id.version == 0)
         return is_fail(INFERSCALE_E_NOTFOUND, "%s holds no bank yet; open it for writing once", b->path);

@@ -15,8 +15,9 @@ static bool out_of_space(int e)
 
 static is_status fail_io(const is_bank *b, int rc)
 {
-    int e = b->db ? sqlite3_system_errno(b->db) : 0;
+    int seen = errno, e = b->db ? sqlite3_system_errno(b->db) : 0;
 
+    if (!out_of_space(e) && out_of_space(seen)) e = seen; /* SQLite does not tell the cause when it is the commit that fails */
     if (rc == SQLITE_IOERR_NOMEM) return is_fail(INFERSCALE_E_NOMEM, "out of memory in the bank; free some memory and try again");
     if (out_of_space(e))
         return is_fail(INFERSCALE_E_FULL, "no space left for the bank %s; free some space there and try again", b->path);
@@ -181,6 +182,7 @@ void sql_real(sql *q, double v)
 bool sql_row(sql *q)
 {
     if (q->rc != SQLITE_OK && q->rc != SQLITE_ROW) return false;
+    errno = 0; /* so that a failure's cause is not an old one's */
     q->rc = sqlite3_step(q->stmt);
     return q->rc == SQLITE_ROW;
 }
