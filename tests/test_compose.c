@@ -44,8 +44,8 @@ static void rotate_once(const is_kernels *k, uint64_t *seed, uint32_t max_dim)
     uint8_t *src = is_calloc(1, src_bytes), *want = is_malloc(dst_bytes), *got = is_malloc(dst_bytes);
     float *table = is_malloc_aligned(64, (5 * (size_t)step + 16) * sizeof *table);
     is_rotate r = {
-        .src = src + 2, .dst = want + 2, .src_step = src_step, .dst_step = dst_step, .cos = table, .sin = table + half,
-        .table_step = step, .n_rows = n, .from = from, .to = to, .head_dim = head_dim, .rot_begin = rot_begin, .rot_dim = rot_dim,
+        .rows = { .src = src + 2, .dst = want + 2, .src_step = src_step, .dst_step = dst_step, .n_rows = n, .n_heads = 1 },
+        .cos = table, .sin = table + half, .table_step = step, .from = from, .to = to, .head_dim = head_dim, .rot_begin = rot_begin, .rot_dim = rot_dim,
         .pairing = (uint8_t)(1 + kv_below(seed, 2)),
     };
 
@@ -54,7 +54,7 @@ static void rotate_once(const is_kernels *k, uint64_t *seed, uint32_t max_dim)
     memset(want, 0x5a, dst_bytes);
     memset(got, 0x5a, dst_bytes);
     is_kernels_scalar.rotate(&r);
-    r.dst = got + 2;
+    r.rows.dst = got + 2;
     k->rotate(&r);
     if (memcmp(want, got, dst_bytes))
         fail_msg("%s: %u rows, head %u, rotated %u+%u, pairing %u, %s to %s differ", k->name, n, head_dim, rot_begin, rot_dim, r.pairing,
@@ -62,10 +62,10 @@ static void rotate_once(const is_kernels *k, uint64_t *seed, uint32_t max_dim)
     if (from == to) { /* in place, as un-rotating does */
         memcpy(got, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
         memcpy(want, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
-        r.n_rows = n ? 1 : 0;
-        r.src = r.dst = want + 2;
+        r.rows.n_rows = n ? 1 : 0;
+        r.rows.src = r.rows.dst = want + 2;
         is_kernels_scalar.rotate(&r);
-        r.src = r.dst = got + 2;
+        r.rows.src = r.rows.dst = got + 2;
         k->rotate(&r);
         assert_memory_equal(want, got, dst_bytes);
     }
@@ -99,8 +99,15 @@ static void test_copy_and_transpose_kernels(void **state)
         memset(got, 0x77, sizeof got);
         if (i % 3 == 2) {
             dst_step = cols * b + kv_below(&seed, 60);
-            is_kernels_scalar.copy(src + 1, src_step, want + 3, dst_step, cols * b, rows);
-            k->copy(src + 1, src_step, got + 3, dst_step, cols * b, rows);
+            is_rows r = { .src = src + 1, .dst = want + 3, .src_step = src_step, .dst_step = dst_step, .n_heads = 1, .n_rows = rows };
+
+            if (i % 4 == 0) { /* several heads, interleaved in the destination */
+                r = (is_rows) { .src = src + 1, .dst = want + 3, .src_step = cols * b, .src_head = cols * b * (rows / 3), .n_heads = 3,
+                                .dst_step = 3 * cols * b, .dst_head = cols * b, .n_rows = rows / 3 };
+            }
+            is_kernels_scalar.copy(&r, cols * b);
+            r.dst = got + 3;
+            k->copy(&r, cols * b);
         } else if (b == 4) {
             is_kernels_scalar.transpose32(src + 1, src_step, want + 3, dst_step, rows, cols);
             k->transpose32(src + 1, src_step, got + 3, dst_step, rows, cols);
@@ -109,6 +116,25 @@ static void test_copy_and_transpose_kernels(void **state)
             k->transpose16(src + 1, src_step, got + 3, dst_step, rows, cols);
         }
         if (memcmp(want, got, sizeof want)) fail_msg("%s: %zu x %zu of %zu bytes differ (sort %d)", k->name, rows, cols, b, i % 3);
+    }
+}
+
+static void test_stream_kernels(void **state)
+{
+    static _Alignas(64) uint8_t src[1000], want[1000], got[1000];
+    uint64_t seed = kv_seed();
+
+    for (size_t i = 0; i < sizeof src; i++) src[i] = (uint8_t)kv_next(&seed);
+    for (int i = 0; i < 4000; i++) {
+        const is_kernels *k = is_kernels_at(i % 2 ? IS_SIMD_AVX2 : IS_SIMD_AVX512);
+        size_t n = kv_below(&seed, 700), from = kv_below(&seed, 130), to = kv_below(&seed, 130);
+
+        memset(want, 0x11, sizeof want);
+        memset(got, 0x11, sizeof got);
+        memcpy(want + to, src + from, n);
+        k->stream(got + to, src + from, n);
+        k->fence();
+        assert_memory_equal(want, got, sizeof want);
     }
 }
 
@@ -196,6 +222,69 @@ static void test_rows_and_columns(void **state)
     }
 }
 
+/* A whole plane from several spans, plain and past the caches, must be what the spans give one by one. */
+static void plane_once(is_segment *const *segments, const is_rope *r, uint32_t plane, bool columns, bool gaps, uint64_t *seed)
+{
+    const is_plane *p = &is_segment_info(segments[0])->geometry->planes[plane];
+    is_compose_span spans[9];
+    size_t n = 1 + kv_below(seed, 9);
+    is_codec to = (is_codec)kv_below(seed, 3);
+    size_t b = is_codec_bytes(to), total = 0, lead = 64 + 2 * kv_below(seed, 40);
+    size_t head_stride = p->head_dim + (gaps ? 3 : 0), token_stride = head_stride * p->n_heads + (gaps ? 5 : 0), column_stride, bytes;
+    uint8_t *want, *got;
+
+    for (size_t i = 0; i < n; i++) {
+        is_segment *s = segments[kv_below(seed, 4)];
+        uint32_t all = is_segment_info(s)->n_tokens, t0 = kv_below(seed, 3) ? 0 : kv_below(seed, all), t1 = t0 + 1 + kv_below(seed, all - t0);
+
+        spans[i] = (is_compose_span) { .segment = s, .token_begin = t0, .token_end = t1, .pos = kv_below(seed, 900) };
+        total += t1 - t0;
+    }
+    column_stride = total + (gaps ? 7 : 0);
+    bytes = b * (columns ? column_stride * p->n_heads * p->head_dim : token_stride * total) + lead + 64;
+    want = is_malloc_aligned(64, bytes);
+    got = is_malloc_aligned(64, bytes);
+    for (int stream = 0; stream <= 1; stream++) {
+        size_t at = 0;
+
+        memset(want, 0xee, bytes);
+        memset(got, 0xee, bytes);
+        for (size_t i = 0; i < n; i++) {
+            const is_compose_span *s = &spans[i];
+
+            if (columns) OK(is_compose_columns(s->segment, r, plane, s->token_begin, s->token_end, 0, p->n_heads, s->pos, to, want + lead + at * b, column_stride));
+            else OK(is_compose_rows(s->segment, r, plane, s->token_begin, s->token_end, 0, p->n_heads, s->pos, to, want + lead + at * token_stride * b, token_stride, head_stride));
+            at += s->token_end - s->token_begin;
+        }
+        if (columns) OK(is_compose_plane_columns(spans, n, r, plane, to, got + lead, column_stride, stream));
+        else OK(is_compose_plane_rows(spans, n, r, plane, to, got + lead, token_stride, head_stride, stream));
+        if (memcmp(want, got, bytes))
+            fail_msg("plane %u, %zu spans, %zu tokens, %u heads x %u, lead %zu, %s, gaps %d, stream %d", plane, n, total, p->n_heads,
+                     p->head_dim, lead, columns ? "columns" : "rows", gaps, stream);
+    }
+    is_free(want);
+    is_free(got);
+}
+
+static void test_planes_of_many_spans(void **state)
+{
+    uint64_t seed = kv_seed();
+
+    for (int round = 0; round < 300; round++) {
+        is_geometry *g = round % 10 ? kv_random_geometry(&seed) : kv_geometry(2, 1 + round % 3, 128, IS_PAIR_HALVES, 0, 128, 1e4, 1);
+        is_segment *segments[4];
+        is_rope *r;
+
+        for (int i = 0; i < 4; i++) /* now and then long enough for several tiles of columns */
+            segments[i] = kv_segment(g, (is_codec)(round % 4 ? 1 : kv_below(&seed, 3)), 1 + kv_below(&seed, round % 20 ? 60 : 1500), (uint8_t)i, &seed);
+        OK(is_rope_new(g, 2500, &r));
+        for (int i = 0; i < 8; i++) plane_once(segments, r, kv_below(&seed, g->n_planes), i & 1, i & 2, &seed);
+        is_rope_free(r);
+        for (int i = 0; i < 4; i++) is_segment_unref(segments[i]);
+        is_geometry_free(g);
+    }
+}
+
 /* Wide planes cross the blocks' and the stage's sizes. */
 static void test_wide_planes(void **state)
 {
@@ -266,6 +355,24 @@ static void test_refusals(void **state)
     assert_int_equal(is_compose_columns(s, r, 0, 0, 9, 0, 3, 0, IS_CODEC_F16, dst, 8), INFERSCALE_E_INVALID);
     assert_int_equal(is_compose_columns(s, r, 0, 0, 8, 0, 3, 57, IS_CODEC_F16, dst, 8), INFERSCALE_E_INVALID);
     assert_memory_equal(dst, before, sizeof dst);
+    {
+        is_segment *narrow = kv_segment(other, IS_CODEC_F16, 8, 2, &seed);
+        is_geometry *small = kv_geometry(1, 3, 32, IS_PAIR_HALVES, 0, 32, 10000, 1);
+        is_segment *foreign = kv_segment(small, IS_CODEC_F16, 8, 3, &seed);
+        is_compose_span spans[2] = { { .segment = s, .token_end = 8 }, { .segment = foreign, .token_end = 8, .pos = 8 } };
+
+        assert_int_equal(is_compose_plane_rows(spans, 2, r, 1, IS_CODEC_F16, dst, 192, 64, true), INFERSCALE_E_INVALID);
+        assert_int_equal(is_compose_plane_columns(spans, 2, r, 1, IS_CODEC_F16, dst, 16, true), INFERSCALE_E_INVALID);
+        spans[1].segment = narrow; /* same shape, another rotation */
+        assert_int_equal(is_compose_plane_rows(spans, 2, r, 0, IS_CODEC_F16, dst, 192, 64, false), INFERSCALE_E_INVALID);
+        spans[1].segment = NULL;
+        assert_int_equal(is_compose_plane_rows(spans, 2, r, 0, IS_CODEC_F16, dst, 192, 64, false), INFERSCALE_E_INVALID);
+        assert_int_equal(is_compose_plane_rows(spans, 0, r, 0, IS_CODEC_F16, dst, 192, 64, false), INFERSCALE_E_INVALID);
+        assert_memory_equal(dst, before, sizeof dst);
+        is_segment_unref(narrow);
+        is_segment_unref(foreign);
+        is_geometry_free(small);
+    }
     OK(is_compose_rows(s, NULL, 1, 0, 8, 0, 3, UINT32_MAX, IS_CODEC_F16, dst, 192, 64)); /* V needs neither table nor position */
     OK(is_compose_rows(s, r, 0, 8, 8, 0, 3, 64, IS_CODEC_F16, dst, 192, 64));            /* nothing */
     is_rope_free(r);
@@ -278,9 +385,14 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rotate_kernels),  cmocka_unit_test(test_copy_and_transpose_kernels),
-        cmocka_unit_test(test_rows_and_columns), cmocka_unit_test(test_wide_planes),
-        cmocka_unit_test(test_pieces_make_the_whole), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_rotate_kernels),
+        cmocka_unit_test(test_copy_and_transpose_kernels),
+        cmocka_unit_test(test_stream_kernels),
+        cmocka_unit_test(test_rows_and_columns),
+        cmocka_unit_test(test_planes_of_many_spans),
+        cmocka_unit_test(test_wide_planes),
+        cmocka_unit_test(test_pieces_make_the_whole),
+        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,32 +45,37 @@ static void convert_scalar(is_codec from, const void *src, is_codec to, void *ds
     convert_range(from, src, to, dst, 0, n);
 }
 
-static void rotate_scalar(const is_rotate *r)
+static void rotate_row(const is_rotate *r, const uint8_t *src, uint8_t *dst, const float *cos, const float *sin)
 {
     size_t half = r->rot_dim / 2;
     bool halves = r->pairing == IS_PAIR_HALVES;
 
-    for (size_t t = 0; t < r->n_rows; t++) {
-        const uint8_t *src = (const uint8_t *)r->src + t * r->src_step;
-        uint8_t *dst = (uint8_t *)r->dst + t * r->dst_step;
-        const float *cos = r->cos + t * r->table_step, *sin = r->sin + t * r->table_step;
+    convert_range(r->from, src, r->to, dst, 0, r->rot_begin);
+    for (size_t i = 0; i < half; i++) {
+        size_t i0 = r->rot_begin + (halves ? i : 2 * i), i1 = halves ? i0 + half : i0 + 1;
+        float x0 = load_one(r->from, src, i0), x1 = load_one(r->from, src, i1);
 
-        convert_range(r->from, src, r->to, dst, 0, r->rot_begin);
-        for (size_t i = 0; i < half; i++) {
-            size_t i0 = r->rot_begin + (halves ? i : 2 * i), i1 = halves ? i0 + half : i0 + 1;
-            float x0 = load_one(r->from, src, i0), x1 = load_one(r->from, src, i1);
-
-            store_one(r->to, dst, i0, x0 * cos[i] - x1 * sin[i]);
-            store_one(r->to, dst, i1, x0 * sin[i] + x1 * cos[i]);
-        }
-        convert_range(r->from, src, r->to, dst, r->rot_begin + r->rot_dim, r->head_dim);
+        store_one(r->to, dst, i0, x0 * cos[i] - x1 * sin[i]);
+        store_one(r->to, dst, i1, x0 * sin[i] + x1 * cos[i]);
     }
+    convert_range(r->from, src, r->to, dst, r->rot_begin + r->rot_dim, r->head_dim);
 }
 
-static void copy_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t row_bytes, size_t n_rows)
+static void rotate_scalar(const is_rotate *r)
 {
-    for (size_t t = 0; t < n_rows; t++)
-        memcpy((uint8_t *)dst + t * dst_step, (const uint8_t *)src + t * src_step, row_bytes);
+    for (size_t h = 0; h < r->rows.n_heads; h++)
+        for (size_t t = 0; t < r->rows.n_rows; t++)
+            rotate_row(r, (const uint8_t *)r->rows.src + h * r->rows.src_head + t * r->rows.src_step,
+                       (uint8_t *)r->rows.dst + h * r->rows.dst_head + t * r->rows.dst_step, r->cos + t * r->table_step,
+                       r->sin + t * r->table_step);
+}
+
+static void copy_scalar(const is_rows *r, size_t row_bytes)
+{
+    for (size_t h = 0; h < r->n_heads; h++)
+        for (size_t t = 0; t < r->n_rows; t++)
+            memcpy((uint8_t *)r->dst + h * r->dst_head + t * r->dst_step,
+                   (const uint8_t *)r->src + h * r->src_head + t * r->src_step, row_bytes);
 }
 
 static void transpose_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols, size_t b)
@@ -90,8 +95,17 @@ static void transpose32_scalar(const void *src, size_t src_step, void *dst, size
     transpose_scalar(src, src_step, dst, dst_step, n_rows, n_cols, 4);
 }
 
+static void stream_scalar(void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+
+static void fence_scalar(void)
+{
+}
+
 const is_kernels is_kernels_scalar = {
-    "scalar", convert_scalar, rotate_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
+    "scalar", convert_scalar, rotate_scalar, copy_scalar, transpose16_scalar, transpose32_scalar, stream_scalar, fence_scalar,
 };
 
 const is_kernels *is_kernels_at(is_simd level)

@@ -15,15 +15,20 @@
 #include "kv/codec.h"
 #include "kv/geometry.h"
 
-/* Rotate n_rows rows of one head. Steps are in bytes, from row to row. Row r uses cos[r * table_step ...], sin likewise (floats,
- * readable up to a multiple of 16 pairs). src may equal dst if the types and steps are the same. */
-typedef struct is_rotate {
+/* n_heads x n_rows rows; steps in bytes, from row to row and from head to head. */
+typedef struct is_rows {
     const void *src;
     void *dst;
-    size_t src_step, dst_step;
+    size_t src_step, dst_step, src_head, dst_head;
+    size_t n_rows, n_heads;
+} is_rows;
+
+/* Rotate rows. Row r of every head uses cos[r * table_step ...], sin likewise (floats, readable up to a multiple of 16 pairs).
+ * src may equal dst if types and steps are the same. */
+typedef struct is_rotate {
+    is_rows rows;
     const float *cos, *sin;
     size_t table_step;
-    size_t n_rows;
     is_codec from, to;
     uint32_t head_dim, rot_begin, rot_dim; /* rot_dim >= 2, even; dims outside the range are only converted */
     uint8_t pairing;                       /* IS_PAIR_ADJACENT or IS_PAIR_HALVES */
@@ -33,11 +38,13 @@ typedef struct is_kernels {
     const char *name;
     void (*convert)(is_codec from, const void *src, is_codec to, void *dst, size_t n);
     void (*rotate)(const is_rotate *r);
-    /* n_rows rows of row_bytes bytes; steps in bytes. */
-    void (*copy)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t row_bytes, size_t n_rows);
+    void (*copy)(const is_rows *r, size_t row_bytes);
     /* dst[c][r] = src[r][c] for 16-bit and 32-bit elements; steps in bytes, of a row of src and of a row of dst. */
     void (*transpose16)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
     void (*transpose32)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
+    /* memcpy past the caches: whole 64-byte lines of dst are written without being read first. fence() ends a series. */
+    void (*stream)(void *dst, const void *src, size_t bytes);
+    void (*fence)(void);
 } is_kernels;
 
 const is_kernels *is_kernels_best(void);         /* what is_cpu_simd() allows */

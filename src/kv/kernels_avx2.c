@@ -64,6 +64,7 @@ IS_INLINE vf v_high(vf even, vf odd) { return _mm256_unpackhi_ps(even, odd); }
 
 IS_INLINE vi vi_get(const void *p) { return _mm256_loadu_si256(p); }
 IS_INLINE void vi_set(void *p, vi v) { _mm256_storeu_si256(p, v); }
+IS_INLINE void vi_stream(void *p, vi v) { _mm256_stream_si256(p, v); }
 IS_INLINE vi gather_lanes(const uint8_t *a, const uint8_t *b)
 {
     vi v = _mm256_castsi128_si256(_mm_loadu_si128((const void *)a));
@@ -92,5 +93,5 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
 
 #include "kv/kernels_body.h"
 
-const is_kernels is_kernels_avx2 = { "avx2", convert, rotate, copy, transpose16, transpose32 };
+const is_kernels is_kernels_avx2 = { "avx2", convert, rotate, copy, transpose16, transpose32, stream, fence };
 #endif

@@ -54,6 +54,7 @@ IS_INLINE vf v_high(vf even, vf odd) { return _mm512_unpackhi_ps(even, odd); }
 
 IS_INLINE vi vi_get(const void *p) { return _mm512_loadu_si512(p); }
 IS_INLINE void vi_set(void *p, vi v) { _mm512_storeu_si512(p, v); }
+IS_INLINE void vi_stream(void *p, vi v) { _mm512_stream_si512(p, v); }
 IS_INLINE vi gather_lanes(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
 {
     vi v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)a));
@@ -83,5 +84,5 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
 
 #include "kv/kernels_body.h"
 
-const is_kernels is_kernels_avx512 = { "avx512", convert, rotate, copy, transpose16, transpose32 };
+const is_kernels is_kernels_avx512 = { "avx512", convert, rotate, copy, transpose16, transpose32, stream, fence };
 #endif

@@ -8,7 +8,8 @@
  *   v_even, v_odd             of 2 W interleaved floats (two vectors): even and odd ones, in an order of the ISA's choice
  *   v_order                   W floats put into that order
  *   v_low, v_high             inverse of v_even, v_odd: the two interleaved vectors
- *   vi_rows                   one 128-bit load per lane from IS_LANES pointers
+ *   vi_get, vi_set, vi_stream whole integer vectors; vi_stream past the caches, to an aligned address
+ *   vi_rows, vi_rows4         one 128-bit load per lane from IS_LANES pointers, 8 or 4 apart
  *   vi_lo16/hi16/lo32/hi32/lo64/hi64   in-lane unpacks
  *   vi_put                    stores the first n bytes of a vector
  *
@@ -43,15 +44,13 @@
 
 /* One vector of pairs: both halves are loaded before anything is stored, so that a row may be rotated in place. */
 #define IS_ROTATE_HALVES(F, T)                                                                                                 \
-    static IS_TARGET void halves_##F##_##T(const is_rotate *r)                                                                 \
+    static IS_TARGET void halves_head_##F##_##T(const is_rotate *r, const uint8_t *s, uint8_t *d)                              \
     {                                                                                                                          \
         const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
-        const size_t src_step = r->src_step, dst_step = r->dst_step, table_step = r->table_step;                               \
-        const uint8_t *s = r->src;                                                                                             \
+        const size_t src_step = r->rows.src_step, dst_step = r->rows.dst_step, table_step = r->table_step;                     \
         const float *cos = r->cos, *sin = r->sin;                                                                              \
-        uint8_t *d = r->dst;                                                                                                   \
                                                                                                                                \
-        for (size_t t = r->n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {                  \
+        for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {             \
             const uint8_t *s0 = s + begin * IS_SIZE_##F, *s1 = s0 + half * IS_SIZE_##F;                                        \
             uint8_t *d0 = d + begin * IS_SIZE_##T, *d1 = d0 + half * IS_SIZE_##T;                                              \
             size_t i = 0;                                                                                                      \
@@ -74,18 +73,23 @@
             }                                                                                                                  \
             if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                             \
         }                                                                                                                      \
+    }                                                                                                                          \
+                                                                                                                               \
+    static IS_TARGET void halves_##F##_##T(const is_rotate *r)                                                                 \
+    {                                                                                                                          \
+        for (size_t h = 0; h < r->rows.n_heads; h++)                                                                           \
+            halves_head_##F##_##T(r, (const uint8_t *)r->rows.src + h * r->rows.src_head,                                      \
+                              (uint8_t *)r->rows.dst + h * r->rows.dst_head);                                                  \
     }
 
 #define IS_ROTATE_ADJACENT(F, T)                                                                                               \
-    static IS_TARGET void adjacent_##F##_##T(const is_rotate *r)                                                               \
+    static IS_TARGET void adjacent_head_##F##_##T(const is_rotate *r, const uint8_t *s, uint8_t *d)                            \
     {                                                                                                                          \
         const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
-        const size_t src_step = r->src_step, dst_step = r->dst_step, table_step = r->table_step;                               \
-        const uint8_t *s = r->src;                                                                                             \
+        const size_t src_step = r->rows.src_step, dst_step = r->rows.dst_step, table_step = r->table_step;                     \
         const float *cos = r->cos, *sin = r->sin;                                                                              \
-        uint8_t *d = r->dst;                                                                                                   \
                                                                                                                                \
-        for (size_t t = r->n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {                  \
+        for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {             \
             const uint8_t *s0 = s + begin * IS_SIZE_##F;                                                                       \
             uint8_t *d0 = d + begin * IS_SIZE_##T;                                                                             \
             size_t i = 0;                                                                                                      \
@@ -112,6 +116,13 @@
             }                                                                                                                  \
             if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                             \
         }                                                                                                                      \
+    }                                                                                                                          \
+                                                                                                                               \
+    static IS_TARGET void adjacent_##F##_##T(const is_rotate *r)                                                               \
+    {                                                                                                                          \
+        for (size_t h = 0; h < r->rows.n_heads; h++)                                                                           \
+            adjacent_head_##F##_##T(r, (const uint8_t *)r->rows.src + h * r->rows.src_head,                                    \
+                              (uint8_t *)r->rows.dst + h * r->rows.dst_head);                                                  \
     }
 
 #define IS_PAIR_OF_TYPES(F, T) IS_ROTATE_HALVES(F, T) IS_ROTATE_ADJACENT(F, T)
@@ -159,21 +170,40 @@ static void rotate(const is_rotate *r)
 
 /* ---- Copy ----------------------------------------------------------------------------------------------------------------- */
 
-static IS_TARGET void copy(const void *src, size_t src_step, void *dst, size_t dst_step, size_t row_bytes, size_t n_rows)
+static IS_TARGET void copy(const is_rows *r, size_t row_bytes)
+{
+    for (size_t h = 0; h < r->n_heads; h++) {
+        const uint8_t *s = (const uint8_t *)r->src + h * r->src_head;
+        uint8_t *d = (uint8_t *)r->dst + h * r->dst_head;
+        size_t n = r->n_rows;
+
+        if (row_bytes == r->src_step && row_bytes == r->dst_step) { /* one run */
+            memcpy(d, s, row_bytes * n);
+        } else if (row_bytes % (4 * IS_W)) {
+            for (; n--; s += r->src_step, d += r->dst_step) memcpy(d, s, row_bytes);
+        } else {
+            for (; n--; s += r->src_step, d += r->dst_step)
+                for (size_t i = 0; i < row_bytes; i += 4 * IS_W) vi_set(d + i, vi_get(s + i));
+        }
+    }
+}
+
+static IS_TARGET void stream(void *dst, const void *src, size_t bytes)
 {
     const uint8_t *s = src;
     uint8_t *d = dst;
+    size_t lead = -(uintptr_t)d & 63;
 
-    if (row_bytes == src_step && row_bytes == dst_step) { /* one run */
-        memcpy(d, s, row_bytes * n_rows);
-        return;
-    }
-    if (row_bytes % (4 * IS_W)) {
-        for (; n_rows--; s += src_step, d += dst_step) memcpy(d, s, row_bytes);
-        return;
-    }
-    for (; n_rows--; s += src_step, d += dst_step)
-        for (size_t i = 0; i < row_bytes; i += 4 * IS_W) vi_set(d + i, vi_get(s + i));
+    if (lead > bytes) lead = bytes;
+    if (lead) memcpy(d, s, lead);
+    for (d += lead, s += lead, bytes -= lead; bytes >= 64; d += 64, s += 64, bytes -= 64)
+        for (size_t i = 0; i < 64; i += 4 * IS_W) vi_stream(d + i, vi_get(s + i));
+    if (bytes) memcpy(d, s, bytes);
+}
+
+static void fence(void)
+{
+    _mm_sfence();
 }
 
 /* ---- Transpose ------------------------------------------------------------------------------------------------------------ */

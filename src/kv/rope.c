@@ -138,11 +138,12 @@ is_status is_rope_rows(const is_rope *r, const is_plane *plane, float *rows, uin
 
         if (dir > 0) {
             is_rotate job = {
-                .src = head, .dst = head, .src_step = width * 4, .dst_step = width * 4, .cos = cosines, .sin = sines,
-                .table_step = 2 * (size_t)set->half, .n_rows = n_tokens, .from = IS_CODEC_F32, .to = IS_CODEC_F32,
+                .rows = { .src = head, .dst = head, .src_step = width * 4, .dst_step = width * 4, .n_rows = n_tokens, .n_heads = 1 },
+                .cos = cosines, .sin = sines, .table_step = 2 * (size_t)set->half, .from = IS_CODEC_F32, .to = IS_CODEC_F32,
                 .head_dim = plane->head_dim, .rot_begin = plane->rot_begin, .rot_dim = plane->rot_dim,
                 .pairing = plane->pairing,
             };
+
             is_kernels_best()->rotate(&job);
         } else {
             for (uint32_t t = 0; t < n_tokens; t++)
