@@ -85,6 +85,11 @@ stamp = $(shell mkdir -p $(dir $(1)); printf '%s\n' '$(2)' | cmp -s - $(1) || pr
 FLAGS_STAMP := $(call stamp,$(OUT)/.flags,$(CC) $(CXX) $(ALL_CFLAGS) $(ALL_CXXFLAGS))
 LLAMA_STAMP := $(call stamp,$(OUT)/.llama,$(LLAMA_DIR))
 
+# Every report names the commit that measured.
+COMMIT := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+$(OUT)/obj/src/cli/report.o: CPPFLAGS += -DIS_COMMIT='"$(COMMIT)"'
+$(OUT)/obj/src/cli/report.o: $(call stamp,$(OUT)/.commit,$(COMMIT))
+
 $(OUT)/obj/%.o: %.c $(FLAGS_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
@@ -136,6 +141,8 @@ LSUPPORT := $(OUT)/libsupport-llama.a
 $(LSUPPORT): $(call objs,$(LTSUP_SRC))
 	@rm -f $@
 	ar rcs $@ $^
+# This one runs the program.
+$(OUT)/tests/test_cli: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
@@ -217,6 +224,7 @@ PLUGDIR := $(LIBDIR)/inferscale
 INCDIR  := $(DESTDIR)$(PREFIX)/include
 MANDIR  := $(DESTDIR)$(PREFIX)/share/man/man1
 COMPDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+DATADIR := $(DESTDIR)$(PREFIX)/share/inferscale
 LLAMA_SONAMES := libllama.so.0 libggml.so.0 libggml-base.so.0 libggml-cpu.so.0
 
 $(OUT)/install/inferscale.1: $(BIN)
@@ -232,7 +240,7 @@ $(OUT)/install/inferscale.pc: scripts/inferscale.pc.in Makefile
 
 install: all $(OUT)/install/libinferscale-llama.so $(OUT)/install/inferscale.1 $(OUT)/install/inferscale.bash \
          $(OUT)/install/inferscale.pc
-	install -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR)
+	install -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(DATADIR)
 	install -m 755 $(BIN) $(BINDIR)/
 	install -m 755 $(LIB_SO) $(LIBDIR)/
 	ln -sf libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.so
@@ -243,11 +251,12 @@ install: all $(OUT)/install/libinferscale-llama.so $(OUT)/install/inferscale.1 $
 	install -m 644 $(OUT)/install/inferscale.pc $(LIBDIR)/pkgconfig/
 	install -m 644 $(OUT)/install/inferscale.1 $(MANDIR)/
 	install -m 644 $(OUT)/install/inferscale.bash $(COMPDIR)/inferscale
+	install -m 644 data/demo.jsonl data/demo-questions.txt $(DATADIR)/
 
 uninstall:
 	rm -f $(BINDIR)/inferscale $(LIBDIR)/libinferscale.so $(LIBDIR)/libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.a
 	rm -f $(INCDIR)/inferscale.h $(LIBDIR)/pkgconfig/inferscale.pc $(MANDIR)/inferscale.1 $(COMPDIR)/inferscale
-	rm -rf $(PLUGDIR)
+	rm -rf $(PLUGDIR) $(DATADIR)
 
 clean:
 	rm -rf build/release build/asan build/tsan build/fuzz
