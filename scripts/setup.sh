@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh - makes a bare Debian 12 ready: Debian packages, libllama, and the two models. `make demo` and `make test` run it.
 #
-# What it builds is kept in ${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-~/.cache}/inferscale} under names made from all that it
+# INFERSCALE_PYTHON names another python3. What it builds is kept in ${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-~/.cache}/inferscale} under names made from all that it
 # depends on, so that a second run takes a second. Everything is built aside and renamed when complete: interrupt it at will.
 # build/deps.mk, read by the Makefile, says where things are.
 set -euo pipefail
@@ -117,7 +117,7 @@ debian_packages() {
 
 find_python() {
     local p
-    for p in python3 /usr/bin/python3; do
+    for p in ${INFERSCALE_PYTHON:-python3 /usr/bin/python3}; do
         if "$p" -m pip --version >/dev/null 2>&1; then
             python=$p
             return

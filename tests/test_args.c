@@ -50,8 +50,21 @@ static void accepts_both_forms(void **state)
     assert_true(cli_flag(a, "--fast"));
     assert_true(cli_wants_json(a));
     assert_int_equal(cli_int(a, "-k", 1, 0, 10), 3);
+    assert_int_equal(cli_int(a, "--k", 1, 0, 10), 3);
     assert_false(cli_wants_help(a));
     cli_args_free(a);
+}
+
+static void one_letter_takes_one_dash_or_two(void **state)
+{
+    cli_args *a = parse(ARGV("--k=4"));
+    assert_non_null(a);
+    assert_int_equal(cli_int(a, "-k", 1, 0, 10), 4);
+    cli_args_free(a);
+    a = parse(ARGV("-k", "5", "--k", "6"));
+    assert_int_equal(cli_int(a, "-k", 1, 0, 10), 6);
+    cli_args_free(a);
+    assert_null(parse(ARGV("--x=4")));
 }
 
 static void values_may_look_like_options(void **state)
@@ -284,7 +297,8 @@ static void survives_random_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_both_forms),       cmocka_unit_test(values_may_look_like_options),
+        cmocka_unit_test(accepts_both_forms),       cmocka_unit_test(one_letter_takes_one_dash_or_two),
+              cmocka_unit_test(values_may_look_like_options),
         cmocka_unit_test(two_dashes_end_options),   cmocka_unit_test(refuses_with_the_next_step),
         cmocka_unit_test(finds_verbs),              cmocka_unit_test(guesses_verbs),
         cmocka_unit_test(parses_values),            cmocka_unit_test(parses_lists),

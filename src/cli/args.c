@@ -48,9 +48,15 @@ static void lookup_one(void *ctx, const cli_option *o, unsigned group)
     if (!l->found && strlen(o->name) == l->len && memcmp(o->name, l->name, l->len) == 0) l->found = o;
 }
 
+/* One-letter options are written with one dash or two: -k is --k. */
 static const cli_option *find_option(const cli_verb *verb, const char *name, size_t len)
 {
+    char other[4];
     lookup l = { name, len, NULL };
+    cli_each_option(verb, lookup_one, &l);
+    if (l.found || !((len == 2 && name[1] != '-') || (len == 3 && name[1] == '-'))) return l.found;
+    snprintf(other, sizeof other, "%s%c", len == 2 ? "--" : "-", name[len - 1]);
+    l = (lookup){ other, strlen(other), NULL };
     cli_each_option(verb, lookup_one, &l);
     return l.found;
 }
@@ -312,12 +318,13 @@ bool cli_parse_size(const char *s, uint64_t *out)
 static const char *value_of(const cli_args *a, const char *option)
 {
     const char *value = NULL;
-    if (!find_option(a->verb, option, strlen(option))) {
+    const cli_option *o = find_option(a->verb, option, strlen(option));
+    if (!o) {
         cli_fail_msg(a, "internal error: \"%s\" reads %s, which is not in its table; please report it", a->verb->name, option);
         exit(CLI_FAILED);
     }
     for (size_t i = 0; i < a->n_given; i++)
-        if (strcmp(a->given[i].option->name, option) == 0) value = a->given[i].value;
+        if (a->given[i].option == o) value = a->given[i].value;
     return value;
 }
 

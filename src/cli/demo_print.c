@@ -80,7 +80,7 @@ void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t numbe
     cli_ms(p->kv->ttft_ms, a);
     cli_ms(p->text->ttft_ms, b);
     row("first token", a, b);
-    if (p->kv->ttft_ms > 0)
+    if (p->kv->ttft_ms > 0 && p->kv->ttft_ms < p->text->ttft_ms)
         printf("   %s%-*s%s%s%.1fx%s sooner with injected memory\n", cli_on(CLI_DIM), LEFT, "ratio", cli_off(),
                cli_on(CLI_GREEN), p->text->ttft_ms / p->kv->ttft_ms, cli_off());
     if (p->kv->fallback && *p->kv->fallback) row("note", p->kv->fallback, "");
@@ -114,7 +114,10 @@ void demo_print_k(const demo_k *rows, size_t n, int64_t runs)
         cli_ms(rows[i].kv_ms, ms);
         printf("   %4lld  %11u  injected  %9s  %s", (long long)rows[i].k, rows[i].fact_tokens, ms, cli_on(CLI_GREEN));
         bar(rows[i].kv_ms, longest);
-        printf("%s  %.1fx sooner\n", cli_off(), rows[i].kv_ms > 0 ? rows[i].text_ms / rows[i].kv_ms : 0);
+        if (rows[i].kv_ms > 0 && rows[i].kv_ms < rows[i].text_ms)
+            printf("%s  %.1fx sooner\n", cli_off(), rows[i].text_ms / rows[i].kv_ms);
+        else
+            printf("%s  no gain here\n", cli_off());
         cli_ms(rows[i].text_ms, ms);
         printf("   %4s  %11s  prefilled %9s  %s", "", "", ms, cli_on(CLI_YELLOW));
         bar(rows[i].text_ms, longest);
