@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # setup.sh - makes a bare Debian 12 ready: Debian packages, libllama, and the two models. `make demo` and `make test` run it.
 #
-# INFERSCALE_PYTHON names another python3. What it builds is kept in ${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-~/.cache}/inferscale} under names made from all that it
-# depends on, so that a second run takes a second. Everything is built aside and renamed when complete: interrupt it at will.
+# What it builds is kept in ${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-~/.cache}/inferscale} under names made from all that it depends
+# on, so that a second run takes a second. Everything is built aside and renamed when complete: interrupt it at will.
 # build/deps.mk, read by the Makefile, says where things are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,12 +34,17 @@ trap 'exit 143' TERM HUP
 
 # What went wrong in a command whose output is in $log, in words.
 explain() { # WHAT
+    local offline='name resolution|could not resolve|network is unreachable|failed to establish|max retries|proxyerror'
+    offline+='|connection (refused|timed out|reset|broken)|read timed out|no matching distribution|could not find a version'
+    offline+='|temporary failure|unable to locate package|failed to fetch'
     if grep -qiE 'no space left|disk quota exceeded' "$log"; then
         die "$1 failed: the disk is full" "free 3 GB in $cache, or set INFERSCALE_CACHE to a folder with room, and run it again"
-    elif grep -qi 'hashes.*do not match\|do not match the hashes' "$log"; then
-        die "$1 failed: the download is not the pinned file (its sha256 differs)" "check the network and pip's index settings, and run it again"
-    elif grep -qiE 'name resolution|could not resolve|network is unreachable|failed to establish|connection (refused|timed out|reset)|connection broken|read timed out|max retries|temporary failure|proxyerror|no matching distribution|could not find a version|unable to locate package|failed to fetch' "$log"; then
-        die "$1 failed: the package registry cannot be reached (or does not have the pinned version)" "check the network and the proxy settings and run it again; what was done is kept. Details: $log"
+    elif grep -qiE 'hashes.*do not match|do not match the hashes' "$log"; then
+        die "$1 failed: the download is not the pinned file (its sha256 differs)" \
+            "check the network and pip's index settings, and run it again"
+    elif grep -qiE "$offline" "$log"; then
+        die "$1 failed: the package registry cannot be reached (or does not have the pinned version)" \
+            "check the network and the proxy settings and run it again; what was done is kept. Details: $log"
     fi
     tail -n 15 "$log" | sed 's/^/    /' >&2
     die "$1 failed (last lines above)" "see $log, and run it again"
@@ -257,7 +262,7 @@ Usage: scripts/setup.sh [--weights TYPE]...
 Installs what InferScale needs: Debian packages (scripts/debian-packages.txt), libllama, SmolLM2 (Q4_0) and MiniLM.
   --weights TYPE   also make SmolLM2 with these weights: q8_0 or f16 (for comparisons)
 Environment: INFERSCALE_CACHE = where built parts are kept (default ~/.cache/inferscale);
-INFERSCALE_SKIP_APT=1 = the packages' equivalents are there already, do not ask Debian.
+INFERSCALE_PYTHON = a python3 with pip (default: the one in PATH); INFERSCALE_SKIP_APT=1 = the packages' equivalents are there already, do not ask Debian.
 TEXT
 }
 
