@@ -96,8 +96,9 @@ const char *cli_json_object(const cli_args *a, const char *option)
     if (!o)
         exit(cli_usage(a, "%s is not JSON (%.100s, at byte %d); write e.g. '{\"topic\": \"food\"}'", option, error.text,
                        error.position));
-    if (!json_is_object(o)) exit(cli_usage(a, "%s must be a JSON object, e.g. '{\"topic\": \"food\"}'", option));
+    bool object = json_is_object(o);
     json_decref(o);
+    if (!object) exit(cli_usage(a, "%s must be a JSON object, e.g. '{\"topic\": \"food\"}'", option));
     return s;
 }
 
