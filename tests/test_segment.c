@@ -260,6 +260,44 @@ static void test_foreign_files(void **state)
     is_buf_free(&b);
 }
 
+/* Files of today's format, kept in the tree: they are read, and written again byte by byte. A change of either is a new version of
+ * the format. INFERSCALE_WRITE_CORPUS=1 writes them (they are the fuzzer's seeds too). */
+static void test_kept_files(void **state)
+{
+    static const struct { const char *name; is_codec codec; int pairing; uint32_t layers, heads, head_dim, begin, dim, tokens; } files[] = {
+        { "f16-halves", IS_CODEC_F16, IS_PAIR_HALVES, 2, 2, 8, 0, 8, 3 },  { "bf16-adjacent", IS_CODEC_BF16, IS_PAIR_ADJACENT, 1, 1, 12, 4, 8, 2 },
+        { "f32-no-rope", IS_CODEC_F32, 0, 1, 3, 5, 0, 0, 4 },              { "f16-odd", IS_CODEC_F16, IS_PAIR_HALVES, 1, 1, 7, 1, 6, 1 },
+    };
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        /* base 1: frequencies without libm, so that the bytes are the same everywhere */
+        is_geometry *g = kv_geometry(files[i].layers, files[i].heads, files[i].head_dim, files[i].pairing, files[i].begin, files[i].dim, 1, 1.25);
+        uint64_t seed = i + 1;
+        is_segment *s = kv_segment(g, files[i].codec, files[i].tokens, (uint8_t)(0x10 + i), &seed), *read;
+        is_buf b = IS_BUF_INIT, again = IS_BUF_INIT;
+        uint8_t *kept;
+        char path[128];
+        size_t n;
+
+        snprintf(path, sizeof path, "fuzz/corpus/segment/%s.seg", files[i].name);
+        OK(is_segment_serialize(s, &b));
+        if (getenv("INFERSCALE_WRITE_CORPUS")) OK(is_file_write_atomic(is_fs_posix(), path, b.data, b.len));
+        OK(is_file_read_all(is_fs_posix(), path, 1 << 20, &kept, &n));
+        assert_int_equal(n, b.len);
+        assert_memory_equal(kept, b.data, n);
+        OK(is_segment_parse(kept, n, &read));
+        same_segment(s, read);
+        OK(is_segment_serialize(read, &again));
+        assert_memory_equal(again.data, kept, n);
+        is_free(kept);
+        is_buf_free(&b);
+        is_buf_free(&again);
+        is_segment_unref(s);
+        is_segment_unref(read);
+        is_geometry_free(g);
+    }
+}
+
 /* Headers that lie, with a good checksum: each field set to extremes. Never OK (they contradict the rest), never a crash. */
 static void test_lying_headers(void **state)
 {
@@ -366,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_large_file_random_flips),
         cmocka_unit_test(test_every_cut_is_noticed),
         cmocka_unit_test(test_foreign_files),
+        cmocka_unit_test(test_kept_files),
         cmocka_unit_test(test_lying_headers),
         cmocka_unit_test(test_faults_while_writing_and_reading),
         cmocka_unit_test(test_out_of_memory),
