@@ -33,7 +33,7 @@ ALL_CXXFLAGS := -std=c++17 -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidd
 override CPPFLAGS += -Iinclude -Isrc -MMD -MP
 
 -include build/deps.mk
-LLAMA_CPPFLAGS := -isystem $(LLAMA_DIR)/include
+LLAMA_CPPFLAGS := -isystem $(LLAMA_DIR)/include -ffile-prefix-map=$(LLAMA_DIR)=libllama
 LLAMA_LINK     := -L$(LLAMA_DIR)/lib -lllama -lggml -lggml-base -lggml-cpu
 LLAMA_LIBS     := $(LLAMA_LINK) -Wl,-rpath,$(LLAMA_DIR)/lib
 CORE_LIBS      := -lsqlite3 -lsodium -lxxhash -lstemmer -lpthread -lm -ldl
@@ -225,6 +225,7 @@ INCDIR  := $(DESTDIR)$(PREFIX)/include
 MANDIR  := $(DESTDIR)$(PREFIX)/share/man/man1
 COMPDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 DATADIR := $(DESTDIR)$(PREFIX)/share/inferscale
+DOCDIR  := $(DESTDIR)$(PREFIX)/share/doc/inferscale
 LLAMA_SONAMES := libllama.so.0 libggml.so.0 libggml-base.so.0 libggml-cpu.so.0
 
 $(OUT)/install/inferscale.1: $(BIN)
@@ -240,7 +241,7 @@ $(OUT)/install/inferscale.pc: scripts/inferscale.pc.in Makefile
 
 install: all $(OUT)/install/libinferscale-llama.so $(OUT)/install/inferscale.1 $(OUT)/install/inferscale.bash \
          $(OUT)/install/inferscale.pc
-	install -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(DATADIR)
+	install -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(DATADIR) $(DOCDIR)
 	install -m 755 $(BIN) $(BINDIR)/
 	install -m 755 $(LIB_SO) $(LIBDIR)/
 	ln -sf libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.so
@@ -251,12 +252,13 @@ install: all $(OUT)/install/libinferscale-llama.so $(OUT)/install/inferscale.1 $
 	install -m 644 $(OUT)/install/inferscale.pc $(LIBDIR)/pkgconfig/
 	install -m 644 $(OUT)/install/inferscale.1 $(MANDIR)/
 	install -m 644 $(OUT)/install/inferscale.bash $(COMPDIR)/inferscale
+	install -m 644 LICENSE NOTICE THIRD-PARTY.md CHANGELOG.md $(DOCDIR)/
 	install -m 644 data/demo.jsonl data/demo-questions.txt $(DATADIR)/
 
 uninstall:
 	rm -f $(BINDIR)/inferscale $(LIBDIR)/libinferscale.so $(LIBDIR)/libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.a
 	rm -f $(INCDIR)/inferscale.h $(LIBDIR)/pkgconfig/inferscale.pc $(MANDIR)/inferscale.1 $(COMPDIR)/inferscale
-	rm -rf $(PLUGDIR) $(DATADIR)
+	rm -rf $(PLUGDIR) $(DATADIR) $(DOCDIR)
 
 clean:
 	rm -rf build/release build/asan build/tsan build/fuzz

@@ -79,8 +79,8 @@ def wrong(root, path, room, mark, target):
     if mark == "<" or target == "inferscale.h":
         return None
     if not os.path.exists(os.path.join(root, "src", target)):
-        if os.path.exists(os.path.join(root, os.path.dirname(path), target)):
-            return '"%s": write the path from src/' % target
+        if "/" not in target and os.path.exists(os.path.join(root, os.path.dirname(path), target)):
+            return None  # beside it, in its own room
         return '"%s" is not there' % target
     other = room_of(target)
     if other is None or (other != room and other not in ROOMS[room]):
@@ -103,7 +103,7 @@ PLANTED = [
     ("src/eval/planted.c", '#include "cli/cli.h"'),
     ("src/api/planted.c", "#include <sqlite3.h>"),
     ("src/newroom/planted.c", "#include <stdio.h>"),
-    ("src/base/planted.c", '#include "buf.h"'),
+    ("src/engine/llama/planted.c", '#include "../../bank/bank.h"'),
 ]
 
 
