@@ -262,7 +262,8 @@ Usage: scripts/setup.sh [--weights TYPE]...
 Installs what InferScale needs: Debian packages (scripts/debian-packages.txt), libllama, SmolLM2 (Q4_0) and MiniLM.
   --weights TYPE   also make SmolLM2 with these weights: q8_0 or f16 (for comparisons)
 Environment: INFERSCALE_CACHE = where built parts are kept (default ~/.cache/inferscale);
-INFERSCALE_PYTHON = a python3 with pip (default: the one in PATH); INFERSCALE_SKIP_APT=1 = the packages' equivalents are there already, do not ask Debian.
+INFERSCALE_PYTHON = a python3 with pip (default: the one in PATH);
+INFERSCALE_SKIP_APT=1 = the packages' equivalents are there already, do not ask Debian.
 TEXT
 }
 

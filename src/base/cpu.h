@@ -2,7 +2,12 @@
 #ifndef IS_BASE_CPU_H
 #define IS_BASE_CPU_H
 
-typedef enum is_simd { IS_SIMD_SCALAR = 0, IS_SIMD_AVX2 = 1 /* + FMA, F16C */, IS_SIMD_AVX512 = 2 /* F, BW, VL, DQ */, IS_SIMD_VNNI = 3 /* AVX512 + VNNI */ } is_simd;
+typedef enum is_simd {
+    IS_SIMD_SCALAR = 0,
+    IS_SIMD_AVX2 = 1,   /* + FMA, F16C */
+    IS_SIMD_AVX512 = 2, /* F, BW, VL, DQ */
+    IS_SIMD_VNNI = 3    /* AVX512 + VNNI */
+} is_simd;
 
 is_simd is_cpu_simd(void);
 const char *is_cpu_simd_name(is_simd level);
