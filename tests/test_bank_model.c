@@ -374,6 +374,7 @@ static void compare(model *m)
         for (int v = 0; v < x->n_versions; v++) assert_string_equal(l->items[v].text, text_of(x->texts[v], text));
         inferscale_list_free(l);
         FAILS(E_NOTFOUND, is_bank_history(m->k->bank, &m->p[(x->owner + 1) % OWNERS], x->id, &l));
+        assert_int_equal(kit_version(m->k, &m->p[(x->owner + 1) % OWNERS], x->id), 0);
         if (dead->id && !dead->alive) assert_int_equal(kit_version(m->k, &m->p[dead->owner], dead->id), 0);
     }
 }

@@ -49,7 +49,7 @@ static is_status check_source(is_bank *b, const is_partition *p, size_t which, i
  * attributes that the scope gives are equal) and live at least as long, or remembering again would be a lost write. */
 static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_scope *scope, const filled *f, is_status *st)
 {
-    sql q = sql_open(b, "SELECT i.id FROM fact_versions f JOIN items i ON i.partition_id = f.partition_id AND i.id = f.item_id AND"
+    sql q = sql_open(b, "SELECT i.id FROM fact_versions f INDEXED BY fact_versions_by_text CROSS JOIN items i ON i.partition_id = f.partition_id AND i.id = f.item_id AND"
                         " i.version = f.version WHERE f.partition_id = ?1 AND f.text_hash = ?2 AND f.text = ?3"
                         " AND ?4 IN ('', i.agent) AND ?5 IN ('', i.run) AND ?6 IN ('', i.app)"
                         " AND (f.valid_to = 0 OR (?7 <> 0 AND f.valid_to >= ?7))"

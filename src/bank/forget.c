@@ -43,7 +43,7 @@ static is_status run_keyed(is_bank *b, const char *literal, const is_partition *
 static is_status dependents(is_bank *b, const is_partition *p, int64_t item_id, is_names *found)
 {
     is_status st = INFERSCALE_OK, ended;
-    sql q = sql_open(b, "SELECT DISTINCT s.name FROM segment_deps d JOIN segments s ON s.id = d.segment_id AND"
+    sql q = sql_open(b, "SELECT DISTINCT s.name FROM segment_deps d CROSS JOIN segments s ON s.id = d.segment_id AND"
                         " s.partition_id = d.partition_id WHERE d.partition_id = ?1 AND d.item_id = ?2");
 
     sql_i64(&q, p->id);
@@ -85,12 +85,12 @@ is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_i
     is_names found = { 0 };
     is_status st = dependents(b, p, item_id, &found);
 
-    if (st == INFERSCALE_OK)
-        st = run_keyed(b, "DELETE FROM segments WHERE partition_id = ?1 AND id IN (SELECT segment_id FROM segment_deps"
+    if (st == INFERSCALE_OK) /* "+": by id, not through every segment of the partition */
+        st = run_keyed(b, "DELETE FROM segments WHERE +partition_id = ?1 AND id IN (SELECT segment_id FROM segment_deps"
                           " WHERE partition_id = ?1 AND item_id = ?2)", p, item_id);
     for (size_t i = 0; st == INFERSCALE_OK && i < found.n; i++) st = doom(b, p, found.names[i], stale);
     if (st == INFERSCALE_OK)
-        st = run_keyed(b, "DELETE FROM placements WHERE partition_id = ?1 AND id IN (SELECT placement_id FROM placement_items"
+        st = run_keyed(b, "DELETE FROM placements WHERE +partition_id = ?1 AND id IN (SELECT placement_id FROM placement_items"
                           " WHERE partition_id = ?1 AND item_id = ?2)", p, item_id);
     is_names_free(&found);
     return st;

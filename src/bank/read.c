@@ -166,9 +166,11 @@ static is_status before(is_bank *b, const char *literal, const is_partition *p, 
 
 is_status is_bank_turns_before(is_bank *b, const is_partition *p, int64_t turn_id, size_t w, inferscale_list **out)
 {
-    return before(b, "SELECT " BANK_ITEM_COLUMNS " FROM turns t JOIN items i ON i.partition_id = t.partition_id AND i.id = t.item_id"
-                     " JOIN conversations c ON c.id = t.conversation_id AND c.partition_id = t.partition_id"
-                     " LEFT JOIN fact_versions f ON 0 WHERE t.partition_id = ?1 AND t.conversation_id ="
+    return before(b, "SELECT " BANK_ITEM_COLUMNS " FROM turns t INDEXED BY turns_by_conversation CROSS JOIN items i ON"
+                     " i.partition_id = t.partition_id AND i.id = t.item_id"
+                     " CROSS JOIN conversations c ON c.id = t.conversation_id AND c.partition_id = t.partition_id"
+                     " LEFT JOIN fact_versions f ON f.partition_id = i.partition_id AND f.item_id = i.id AND f.version = i.version"
+                     " WHERE t.partition_id = ?1 AND t.conversation_id ="
                      " (SELECT conversation_id FROM turns WHERE partition_id = ?1 AND item_id = ?2)"
                      " AND t.item_id < ?2 ORDER BY t.item_id DESC LIMIT ?3", p, turn_id, w, out);
 }

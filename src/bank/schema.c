@@ -47,14 +47,15 @@ static const char version_1[] =
     "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
     "  partition_id INTEGER NOT NULL REFERENCES partitions(id),"
     "  name TEXT NOT NULL,"
-    "  UNIQUE(partition_id, name));"
+    "  UNIQUE(partition_id, name), UNIQUE(partition_id, id));"
 
     "CREATE TABLE turns("
     "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL,"
-    "  conversation_id INTEGER NOT NULL REFERENCES conversations(id),"
+    "  conversation_id INTEGER NOT NULL,"
     "  speaker TEXT NOT NULL, text TEXT NOT NULL, external_id TEXT NOT NULL,"
     "  time INTEGER NOT NULL, write_time INTEGER NOT NULL,"
     "  PRIMARY KEY(partition_id, item_id),"
+    "  FOREIGN KEY(partition_id, conversation_id) REFERENCES conversations(partition_id, id),"
     "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id) ON DELETE CASCADE) WITHOUT ROWID;"
     "CREATE INDEX turns_by_conversation ON turns(partition_id, conversation_id, item_id);"
     "CREATE INDEX turns_by_external_id ON turns(partition_id, external_id) WHERE external_id <> '';"
@@ -107,6 +108,6 @@ static const char version_2[] =
 
     "CREATE TABLE doomed("
     "  partition_id INTEGER NOT NULL, name BLOB NOT NULL CHECK(length(name) = 32),"
-    "  PRIMARY KEY(partition_id, name)) WITHOUT ROWID;";
+    "  PRIMARY KEY(name, partition_id)) WITHOUT ROWID;";
 
 const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2 };

@@ -41,7 +41,7 @@ static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_sco
 
     *st = INFERSCALE_OK;
     if (!*bank_given(t->external_id)) return 0;
-    q = sql_open(b, "SELECT t.item_id FROM turns t JOIN items i ON i.partition_id = t.partition_id AND i.id = t.item_id"
+    q = sql_open(b, "SELECT t.item_id FROM turns t INDEXED BY turns_by_external_id CROSS JOIN items i ON i.partition_id = t.partition_id AND i.id = t.item_id"
                     " WHERE t.partition_id = ?1 AND t.external_id = ?2 AND t.external_id <> '' AND t.conversation_id = ?3"
                     " AND t.speaker = ?4 AND t.text = ?5 AND ?6 IN ('', i.agent) AND ?7 IN ('', i.run) AND ?8 IN ('', i.app)"
                     " ORDER BY t.item_id LIMIT 1");
