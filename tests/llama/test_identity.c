@@ -126,36 +126,56 @@ static void work_end(work *w)
     is_free(w->got);
 }
 
-/* Where the block is encoded makes no difference: at its own place, shifted, and piece by piece after what precedes. */
-static void identity_of(subject *s, uint32_t block)
+/* Encoded as one block whose first token stands `at` places later than it is served. */
+static void encoded_at(subject *s, const layout *l, uint32_t at, is_vault *v, work *w)
 {
-    char dir[64], what[64];
-    static const uint32_t at[] = { 0, 1, 301 };
-    is_vault *v = open_vault(dir);
     is_segment *segments[8];
     kit_rows rows;
+    char what[64];
+
+    kit_capture(s->e, l->header, l->block, at, &rows);
+    for (int codec = at ? IS_CODEC_F16 : IS_CODEC_F32; codec <= IS_CODEC_F16; codec++) {
+        cut_segments(s, l, &rows, (is_codec)codec, KIT_GOOD, v, segments);
+        inject(s, l, segments, at == 1 ? 8 : 0, w->got);
+        snprintf(what, sizeof what, "encoded at +%u, %s", at, is_codec_name((is_codec)codec));
+        subject_same(s, what, w->oracle, w->got, w->n);
+    }
+    for (int harm = KIT_GOOD + 1; at == 1 && harm < KIT_HARMS; harm++) {
+        cut_segments(s, l, &rows, IS_CODEC_F16, (kit_harm)harm, NULL, segments);
+        inject(s, l, segments, 0, w->got);
+        subject_differs(s, kit_harm_name((kit_harm)harm), w->oracle, w->got, w->n);
+    }
+    kit_rows_free(&rows);
+}
+
+/* Every fact by itself after all that stands before it. */
+static void encoded_piece_by_piece(subject *s, const layout *l, work *w)
+{
+    is_segment *segments[8];
+    kit_rows rows;
+
+    for (uint32_t i = 0, begin = HEADER; i < l->n_facts; begin += l->facts[i++].n) {
+        kit_capture(s->e, kit_cut(s->all, 0, begin), l->facts[i], 0, &rows);
+        segments[i] = kit_segment(s->e, s->rope, &rows, 0, l->facts[i], IS_CODEC_F16, KIT_GOOD, begin);
+        kit_rows_free(&rows);
+    }
+    inject(s, l, segments, 0, w->got);
+    subject_same(s, "piece by piece", w->oracle, w->got, w->n);
+}
+
+static void identity_of(subject *s, uint32_t block)
+{
+    char dir[64];
+    is_vault *v = open_vault(dir);
     layout l;
     work w;
 
     lay_out(s, block, &l);
     work_begin(s, &l, &w);
-    for (size_t i = 0; i < 3; i++) {
-        kit_capture(s->e, l.header, l.block, at[i], &rows);
-        for (int codec = IS_CODEC_F32; codec <= IS_CODEC_F16; codec++) {
-            cut_segments(s, &l, &rows, (is_codec)codec, KIT_GOOD, v, segments);
-            inject(s, &l, segments, i == 1 ? 8 : 0, w.got);
-            snprintf(what, sizeof what, "encoded at +%u, %s", at[i], is_codec_name((is_codec)codec));
-            subject_same(s, what, w.oracle, w.got, w.n);
-        }
-        kit_rows_free(&rows);
-    }
-    for (uint32_t i = 0, begin = HEADER; i < l.n_facts; begin += l.facts[i++].n) {
-        kit_capture(s->e, kit_cut(s->all, 0, begin), l.facts[i], 0, &rows);
-        segments[i] = kit_segment(s->e, s->rope, &rows, 0, l.facts[i], IS_CODEC_F16, KIT_GOOD, begin);
-        kit_rows_free(&rows);
-    }
-    inject(s, &l, segments, 0, w.got);
-    subject_same(s, "piece by piece", w.oracle, w.got, w.n);
+    encoded_at(s, &l, 0, v, &w);
+    encoded_at(s, &l, 1, v, &w);
+    encoded_at(s, &l, 301, v, &w);
+    encoded_piece_by_piece(s, &l, &w);
     is_vault_close(v);
     remove_tree(dir);
     work_end(&w);
@@ -174,25 +194,6 @@ static void identity(subject *s)
     identity_of(s, s->window + 1);
 }
 
-static void controls(subject *s)
-{
-    is_segment *segments[8];
-    kit_rows rows;
-    layout l;
-    work w;
-
-    lay_out(s, s->window ? s->window : 150, &l);
-    work_begin(s, &l, &w);
-    kit_capture(s->e, l.header, l.block, 5, &rows);
-    for (int harm = KIT_GOOD + 1; harm < KIT_HARMS; harm++) {
-        cut_segments(s, &l, &rows, IS_CODEC_F16, (kit_harm)harm, NULL, segments);
-        inject(s, &l, segments, 0, w.got);
-        subject_differs(s, kit_harm_name((kit_harm)harm), w.oracle, w.got, w.n);
-    }
-    kit_rows_free(&rows);
-    work_end(&w);
-}
-
 /* Approximate rows never enter the exact prefix: after a stitched run the same tokens as text give what a fresh run gives. */
 static void prefix_stays_exact(subject *s)
 {
@@ -204,6 +205,7 @@ static void prefix_stays_exact(subject *s)
     layout l;
     work w;
 
+    if (s->noisy) return; /* decided by its twin without quantised arithmetic */
     lay_out(s, 100, &l);
     work_begin(s, &l, &w);
     for (uint32_t i = 0; i < l.n_facts; i++) {
@@ -234,11 +236,6 @@ static void test_identity(void **state)
     subject_each(identity);
 }
 
-static void test_negative_controls(void **state)
-{
-    subject_each(controls);
-}
-
 static void test_prefix_stays_exact(void **state)
 {
     subject_each(prefix_stays_exact);
@@ -248,7 +245,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_negative_controls),
         cmocka_unit_test(test_prefix_stays_exact),
     };
 

@@ -104,14 +104,14 @@ void subject_close(subject *s)
 
 floor_n subject_floor(subject *s, const is_plan *twin, const float *text)
 {
-    static const uint32_t batches[] = { 7, 24, 48, 130 };
+    static const struct { uint32_t batch; bool other; } ways[] = { { 7, false }, { 48, false }, { 0, true }, { 24, true } };
     float *other = is_malloc(s->n_vocab * sizeof *other);
     floor_n n = { SUBJECT_KL_FLOOR, SUBJECT_DIFF_FLOOR };
 
     assert_non_null(other);
-    for (size_t i = 0; i < 2 * sizeof batches / sizeof *batches; i++) {
-        is_run_opts opts = { .batch = batches[i / 2], .no_prefix_cache = true };
-        if (i % 2) assert_true(oracle_prefill(s->other, s->ids, twin->n_tokens, opts.batch, other));
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        is_run_opts opts = { .batch = ways[i].batch, .no_prefix_cache = true };
+        if (ways[i].other) assert_true(oracle_prefill(s->other, s->ids, twin->n_tokens, opts.batch, other));
         else kit_logits(s->e, twin, &opts, other, NULL);
         n.kl = fmax(n.kl, logits_kl(text, other, s->n_vocab));
         n.diff = fmax(n.diff, logits_max_diff(text, other, s->n_vocab));
