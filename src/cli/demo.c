@@ -103,7 +103,7 @@ static int remember(demo *d, const char *path)
         cli_ms(json_real_value(json_object_get(encoded, "ms")), b);
         cli_count((uint64_t)json_integer_value(json_object_get(encoded, "tokens_stored")), c);
         if (rc == CLI_OK && d->talk)
-            printf("Remembered %zu facts in %s; encoded %s tokens in %s, once and for all.\n\n", i.facts, a, c, b);
+            printf("Remembered %zu facts in %s; encoded %s tokens in %s, once.\n\n", i.facts, a, c, b);
     }
     json_decref(encoded);
     cli_import_free(&i);
