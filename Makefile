@@ -24,7 +24,8 @@ SAN_fuzz := -fsanitize=fuzzer-no-link,address,undefined
 SAN     := $(SAN_$(BUILD))
 # What is compiled and linked with; the link lines take SAN alone.
 OPT_release := -O2 -g
-OPT_asan    := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+OPT_asan    := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined\
+               -Wno-format-truncation -Wno-format-overflow # guesses, when instrumented
 OPT_tsan    := -O1 -g -fno-omit-frame-pointer
 OPT_fuzz    := $(OPT_asan)
 MODE    := $(or $(OPT_$(BUILD)),$(error BUILD=$(BUILD) is not known; use release, asan, tsan or fuzz)) $(SAN)
@@ -191,7 +192,7 @@ test-build: tests plugins tools bin examples
 # Tests in both builds. ASAN_SKIP: what cannot run under the sanitizers (a reason beside each).
 ASAN_SKIP :=
 TEST_NAMES := $(notdir $(TESTS))
-TEST_ITEMS := scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py tests/example.sh tests/setup.sh \
+TEST_ITEMS := scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py tests/runner.sh tests/setup.sh tests/example.sh \
     $(addprefix build/release/tests/,$(TEST_NAMES)) \
     $(addprefix build/asan/tests/,$(filter-out $(ASAN_SKIP),$(TEST_NAMES)))
 FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))

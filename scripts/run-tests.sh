@@ -21,7 +21,7 @@ count() {
         /^(not )?ok [0-9]+.*# SKIP/ { skip++; next }
         /^ok [0-9]+/ { ok++ }
         /^not ok [0-9]+/ { bad++ }
-        END { missing = plan - ok - bad - skip; print ok + 0, bad + 0, skip + 0, missing > 0 ? missing : 0 }'
+        END { missing = plan - ok - bad - skip; print ok + 0, bad + 0, skip + 0, (missing > 0 ? missing : 0) }'
 }
 
 run_one() { # PROGRAM ARG...
