@@ -81,7 +81,8 @@ static int run(const cli_args *a, const locomo *l, recall_eval_opts *o)
 
     if (!words_only && !spec) return cli_fail(a);
     if (spec)
-        st = is_embedder_open(NULL, cli_str(a, "--engine", NULL), spec, key(a), 0, &o->embedder);
+        st = is_embedder_open(NULL, cli_str(a, "--engine", NULL), spec, key(a),
+                              (uint32_t)cli_int(a, "--threads", 0, 0, 1024), &o->embedder);
     if (st == INFERSCALE_OK) {
         o->on_progress = on_progress;
         o->progress_ctx = &progress;
@@ -130,6 +131,7 @@ static const cli_option options[] = {
     {"--data", "FILE", "a LoCoMo file as published (required)"},
     {"--conversation", "ID", "one conversation (default: all)"},
     {"--k", "K[,K]", "how many results count, 1-1000 (default: 10,50)"},
+    {"--threads", "N", "of the embedder (default: physical cores)"},
     {"--lexical-only", NULL, "without an embedder"},
     {"--engine", "NAME", "engine plug-in that embeds: llama (default) or mock"},
     {"--embedder", "WHAT", "GGUF file, installed name, or http(s)://host/v1#MODEL"},

@@ -214,11 +214,11 @@ static is_status search(is_recall *r, const is_index *x, const is_partition *p, 
     size_t room = x->n ? x->n : 1, n_ranked = 0;
     bool *keep = is_malloc(room * sizeof *keep);
     double *lexical = is_malloc(room * sizeof *lexical);
-    float *dense = q->vec && o->method != INFERSCALE_LEXICAL ? is_malloc(room * sizeof *dense) : NULL;
+    float *dense = q->vec ? is_malloc(room * sizeof *dense) : NULL;
     is_ranked *ranked = NULL;
     is_status st = INFERSCALE_OK;
 
-    if (!keep || !lexical || (q->vec && o->method != INFERSCALE_LEXICAL && !dense)) {
+    if (!keep || !lexical || (q->vec && !dense)) {
         st = is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
         goto end;
     }

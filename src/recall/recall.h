@@ -34,8 +34,6 @@ is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q
                           size_t *n_unembedded);
 /* What an item is embedded as: "Speaker: text" for turns, the bare text for facts. is_free'd; NULL = out of memory. */
 char *is_dense_text(const inferscale_item *item);
-/* The text to embed an item by: "Speaker: text" for turns, the bare text for facts. is_free'd; NULL = out of memory. */
-char *is_dense_text(const inferscale_item *item);
 void is_recall_forget(is_recall *r, int64_t partition_id); /* drop a partition's index from memory */
 
 #endif
