@@ -63,7 +63,7 @@ json_t *cli_answer_json(inferscale *is, const inferscale_scope *scope, const inf
 void cli_answer_facts(FILE *f, inferscale *is, const inferscale_scope *scope, const inferscale_answer *r)
 {
     int columns = cli_columns();
-    fprintf(f, "%s%6s  %6s  %6s  %-8s  TEXT%s\n", cli_on(CLI_DIM), "ID", "SCORE", "TOKENS", "SOURCE", cli_off());
+    fprintf(f, "%s%6s  %6s  %6s  %-8s  TEXT%s\n", cli_on_in(f, CLI_DIM), "ID", "SCORE", "TOKENS", "SOURCE", cli_off_in(f));
     for (size_t i = r->n_facts; i-- > 0;) {
         const inferscale_used *u = &r->facts[i];
         char *text = cli_fact_text(is, scope, u->id);
@@ -83,8 +83,8 @@ static void part(FILE *f, const char *name, double ms)
 
 void cli_answer_stats(FILE *f, const inferscale_answer *r)
 {
-    fprintf(f, "%sprompt %u tokens: %u computed, %u injected, %u already there; answer %u%s\n", cli_on(CLI_DIM),
-            r->tokens_prompt, r->tokens_computed, r->tokens_injected, r->tokens_resident, r->tokens_answer, cli_off());
+    fprintf(f, "%sprompt %u tokens: %u computed, %u injected, %u already there; answer %u%s\n", cli_on_in(f, CLI_DIM),
+            r->tokens_prompt, r->tokens_computed, r->tokens_injected, r->tokens_resident, r->tokens_answer, cli_off_in(f));
     part(f, "embed", r->embed_ms);
     part(f, "recall", r->recall_ms);
     part(f, "plan", r->plan_ms);

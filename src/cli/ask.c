@@ -20,7 +20,7 @@ static void print_result(const cli_args *a, inferscale *is, const inferscale_sco
     if (!cli_flag(a, "--stats")) return;
     cli_answer_stats(stderr, answer);
     cli_ms(load_ms, load);
-    fprintf(stderr, "  %-14s %10s  (model and embedder, before the question; in no other time)\n", "loading", load);
+    fprintf(stderr, "  %-14s %10s  (model, embedder; not part of TTFT)\n", "loading", load);
 }
 
 static void print_json(inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer,

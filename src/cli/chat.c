@@ -92,7 +92,7 @@ static int talk(session *s)
         bool end = false;
         int one;
         if (s->tty) {
-            fprintf(stderr, "%syou>%s ", cli_on(CLI_BOLD), cli_off());
+            fprintf(stderr, "%syou>%s ", cli_on_in(stderr, CLI_BOLD), cli_off_in(stderr));
             fflush(stderr);
         }
         if (jsonl_next_line(r, &end) != INFERSCALE_OK) {
@@ -132,7 +132,8 @@ static int cmd_chat(const cli_args *a)
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else {
-        if (s.tty) fprintf(stderr, "%sType a message; /help lists commands.%s\n", cli_on(CLI_DIM), cli_off());
+        if (s.tty)
+            fprintf(stderr, "%sType a message; /help lists commands.%s\n", cli_on_in(stderr, CLI_DIM), cli_off_in(stderr));
         rc = talk(&s);
     }
     inferscale_answer_free(s.last);

@@ -11,19 +11,23 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 
-bool cli_color(void)
+static bool color_in(FILE *f)
 {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
-    return isatty(STDOUT_FILENO) && !(no && *no) && !(term && strcmp(term, "dumb") == 0);
+    return isatty(fileno(f)) && !(no && *no) && !(term && strcmp(term, "dumb") == 0);
 }
 
-const char *cli_on(cli_style style)
+bool cli_color(void) { return color_in(stdout); }
+
+const char *cli_on_in(FILE *f, cli_style style)
 {
     static const char *const codes[] = { "", "\033[1m", "\033[2m", "\033[31m", "\033[32m", "\033[33m", "\033[36m" };
-    return cli_color() ? codes[style] : "";
+    return color_in(f) ? codes[style] : "";
 }
 
-const char *cli_off(void) { return cli_color() ? "\033[0m" : ""; }
+const char *cli_off_in(FILE *f) { return color_in(f) ? "\033[0m" : ""; }
+const char *cli_on(cli_style style) { return cli_on_in(stdout, style); }
+const char *cli_off(void) { return cli_off_in(stdout); }
 
 int cli_columns(void)
 {
@@ -135,7 +139,9 @@ void cli_put_wrapped(FILE *f, const char *s, int columns, int indent)
         char word[256];
         size_t n = strcspn(s, " \n\t"), skip;
         int width;
-        if (n >= sizeof word) n = sizeof word - 1;
+        bool whole = n < sizeof word;
+        if (!whole) n = sizeof word - 1;
+        while (!whole && n > sizeof word - 5 && ((unsigned char)s[n] & 0xc0) == 0x80) n--; /* cut between characters */
         memcpy(word, s, n);
         word[n] = '\0';
         width = cli_text_width(word);
@@ -154,9 +160,9 @@ void cli_put_wrapped(FILE *f, const char *s, int columns, int indent)
             at += width;
             first = false;
         }
-        skip = strspn(s + n, " \n\t");
+        skip = whole ? strspn(s + n, " \n\t") : 0;
         if (n + skip == 0) break;
-        if (n == sizeof word - 1 && skip == 0) first = true; /* a word longer than the buffer goes on without a space */
+        if (!whole) first = true; /* a word longer than the buffer goes on without a space */
         s += n + skip;
     }
     fputc('\n', f);

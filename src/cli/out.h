@@ -12,6 +12,9 @@
 typedef enum cli_style { CLI_PLAIN, CLI_BOLD, CLI_DIM, CLI_RED, CLI_GREEN, CLI_YELLOW, CLI_CYAN } cli_style;
 const char *cli_on(cli_style style);
 const char *cli_off(void);
+/* The same for another stream: "" unless that is a terminal. */
+const char *cli_on_in(FILE *f, cli_style style);
+const char *cli_off_in(FILE *f);
 
 /* The terminal's columns (stdout), $COLUMNS, else 80; 0 = stdout is not a terminal (print lines whole). */
 int cli_columns(void);

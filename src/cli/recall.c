@@ -36,8 +36,7 @@ static int cmd_recall(const cli_args *a)
         else
             fprintf(stderr, "%zu found; embedding %s, search %s\n", list->n, embed, search);
         if (list->n_unembedded)
-            fprintf(stderr, "%zu items can only be found by words so far; `inferscale encode` embeds them.\n",
-                    list->n_unembedded);
+            fprintf(stderr, "Found by words only so far: %zu; `inferscale encode` embeds them.\n", list->n_unembedded);
     }
     inferscale_list_free(list);
     inferscale_close(is);
