@@ -84,7 +84,7 @@ int mock_token_piece(void *impl, int32_t token, char *buf, int cap)
         len = 1;
     }
     if (len > cap) return -len;
-    memcpy(buf, piece, (size_t)len);
+    if (len) memcpy(buf, piece, (size_t)len);
     return len;
 }
 
