@@ -194,6 +194,70 @@ static void identity(subject *s)
     identity_of(s, s->window + 1);
 }
 
+/* A conversation: stored facts, a question, four tokens of an answer, then more stored facts and another question in the same
+ * sequence. All encoded after exactly what stands before them, so plain prefill of everything is what must come out. */
+enum { TURN_PARTS = 7 };
+static const struct turn_part { uint32_t n; is_role role; char how; /* Stored, Computed, Fed */ } turns[TURN_PARTS] = {
+    { HEADER, IS_ROLE_HEADER, 'C' }, { 41, IS_ROLE_FACT, 'S' }, { 15, IS_ROLE_QUESTION, 'C' }, { 4, IS_ROLE_TURN, 'F' },
+    { 6, IS_ROLE_HEADER, 'C' }, { 30, IS_ROLE_FACT, 'S' }, { QUESTION, IS_ROLE_QUESTION, 'C' },
+};
+
+static is_segment *segment_at(subject *s, uint32_t begin, uint32_t n)
+{
+    kit_ids ids = kit_cut(s->all, begin, n);
+    kit_rows rows;
+
+    kit_capture(s->e, kit_cut(s->all, 0, begin), ids, 0, &rows);
+    is_segment *out = kit_segment(s->e, s->rope, &rows, 0, ids, IS_CODEC_F16, KIT_GOOD, begin);
+    kit_rows_free(&rows);
+    return out;
+}
+
+static void two_turns(subject *s, uint32_t batch, float *out)
+{
+    is_run_opts opts = { .batch = batch, .want_logits = true };
+    is_run_stats stats;
+    is_run *run = NULL;
+    kit_plan p;
+    uint32_t at = 0;
+
+    kit_plan_begin(&p, 0);
+    for (uint32_t i = 0; i < TURN_PARTS; at += turns[i++].n) {
+        if (turns[i].how != 'F') {
+            is_segment *stored = turns[i].how == 'S' ? segment_at(s, at, turns[i].n) : NULL;
+            kit_plan_add(&p, turns[i].role, kit_cut(s->all, at, turns[i].n), stored);
+            continue;
+        }
+        KIT_OK(is_engine_start(s->e, &p.plan, &opts, &run, &stats));
+        kit_plan_unref(&p);
+        for (uint32_t k = 0; k < turns[i].n; k++) KIT_OK(is_engine_feed(s->e, run, s->ids[at + k]));
+        kit_plan_begin(&p, at + turns[i].n);
+    }
+    KIT_OK(is_engine_extend(s->e, run, &p.plan, &opts, &stats));
+    assert_int_equal(stats.tokens_injected, 30);
+    assert_int_equal(stats.tokens_computed, 6 + QUESTION);
+    assert_int_equal(is_engine_run_tokens(s->e, run), at);
+    memcpy(out, is_engine_logits(s->e, run), s->n_vocab * sizeof *out);
+    is_engine_finish(s->e, run);
+    kit_plan_unref(&p);
+}
+
+static void conversation(subject *s)
+{
+    uint32_t total = 0;
+    layout l;
+    work w;
+
+    for (uint32_t i = 0; i < TURN_PARTS; i++) total += turns[i].n;
+    lay_out(s, total - HEADER - QUESTION, &l);
+    work_begin(s, &l, &w);
+    two_turns(s, 0, w.got);
+    subject_same(s, "two turns", w.oracle, w.got, w.n);
+    two_turns(s, 5, w.got); /* the header now comes from the exact prefix */
+    subject_same(s, "two turns, small batches", w.oracle, w.got, w.n);
+    work_end(&w);
+}
+
 /* Approximate rows never enter the exact prefix: after a stitched run the same tokens as text give what a fresh run gives. */
 static void prefix_stays_exact(subject *s)
 {
@@ -236,6 +300,11 @@ static void test_identity(void **state)
     subject_each(identity);
 }
 
+static void test_conversation(void **state)
+{
+    subject_each(conversation);
+}
+
 static void test_prefix_stays_exact(void **state)
 {
     subject_each(prefix_stays_exact);
@@ -245,6 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_conversation),
         cmocka_unit_test(test_prefix_stays_exact),
     };
 
