@@ -546,6 +546,31 @@ static void falls_back_to_text(void **state)
     expect_in(last.out, "geometry");
 }
 
+/* Waits (10 s at most) until a segment is stored, then presses Ctrl-C for process $pid and takes its exit code. */
+#define INTERRUPT_AT_WORK "pid=$!; for i in $(seq 200); do [ -n \"$(find $INFERSCALE_HOME/vault -type f | head -n 1)\" ] && break;" \
+                          " sleep 0.05; done; kill -INT $pid; wait $pid"
+
+static void interrupted_work_is_kept(void **state)
+{
+    size_t encoded;
+    sh("for i in $(seq 40); do echo \"Fact number $i.\"; done > facts; $IS remember --later - < facts");
+    expect_code(0);
+    sh("$IS encode --engine mock --model mock:slow=50 --policy header --json & " INTERRUPT_AT_WORK);
+    expect_code(1);
+    expect_error("E_CANCELLED", "");
+    sh("$IS encode --engine mock --policy header --json");
+    expect_code(0);
+    encoded = (size_t)number_at("facts_encoded");
+    if (encoded == 0 || encoded == 40) fail_msg("%zu facts were left after the interruption, of 40", encoded);
+    sh("export INFERSCALE_HOME=$PWD/second; $IS remember --engine mock --model mock:slow=100 --json One Two Three Four Five Six"
+       " Seven Eight & " INTERRUPT_AT_WORK);
+    expect_code(1);
+    expect_in(last.err, "Stored. Not encoded yet");
+    assert_int_equal(count("facts"), 8);
+    sh("INFERSCALE_HOME=$PWD/second $IS ls --json");
+    assert_int_equal(count("items"), 8);
+}
+
 static void corrupt_store(void **state)
 {
     sh("$IS remember --later 'A fact.' && for f in $INFERSCALE_HOME/*.sqlite; do printf 'not a database at all, but long enough' > $f; done;"
@@ -683,6 +708,7 @@ int main(void)
         cmocka_unit_test_setup(read_only_homes, fresh_home),
         cmocka_unit_test_setup(stores_without_a_model, fresh_home),
         cmocka_unit_test_setup(falls_back_to_text, fresh_home),
+        cmocka_unit_test_setup(interrupted_work_is_kept, fresh_home),
         cmocka_unit_test_setup(corrupt_store, fresh_home),
         cmocka_unit_test_setup(texts_cannot_upset_the_terminal, fresh_home),
         cmocka_unit_test_setup(manual_renders, fresh_home),

@@ -54,6 +54,7 @@ static void draw(cli_progress *p, const char *what)
 void cli_progress_start(cli_progress *p, const char *title, uint64_t total)
 {
     *p = (cli_progress){ .title = title, .started_ms = is_now_ms(), .total = total, .tty = isatty(STDERR_FILENO) };
+    cli_interrupt(); /* from here on Ctrl-C stops the work, not the process */
     if (p->tty) draw(p, NULL);
 }
 
