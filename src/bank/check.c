@@ -27,7 +27,8 @@ is_status bank_check_text(const char *what, size_t which, const char *text)
     if (!text) return is_fail(INFERSCALE_E_INVALID, "%s has no text; give it one", who);
     n = strlen(text);
     if (n > BANK_TEXT_MAX)
-        return is_fail(INFERSCALE_E_INVALID, "%s has %zu bytes, more than the %d allowed; split it into several", who, n, BANK_TEXT_MAX);
+        return is_fail(INFERSCALE_E_INVALID, "%s has %zu bytes, more than the %d allowed; split it into several", who, n,
+                       BANK_TEXT_MAX);
     if (!is_utf8_valid(text, n, &bad))
         return is_fail(INFERSCALE_E_INVALID, "%s is not valid UTF-8 at byte %zu; convert it to UTF-8", who, bad);
     if (is_utf8_blank(text, n)) return is_fail(INFERSCALE_E_INVALID, "%s is blank; give it some text", who);
@@ -43,8 +44,8 @@ is_status bank_check_name(const char *what, size_t which, const char *role, cons
     n = strlen(name);
     bank_what(what, which, who);
     if (n > BANK_NAME_MAX)
-        return is_fail(INFERSCALE_E_INVALID, "%s: the %s has %zu bytes, more than the %d allowed; use a shorter one", who, role, n,
-                       BANK_NAME_MAX);
+        return is_fail(INFERSCALE_E_INVALID, "%s: the %s has %zu bytes, more than the %d allowed; use a shorter one", who,
+                       role, n, BANK_NAME_MAX);
     if (!is_utf8_valid(name, n, &bad))
         return is_fail(INFERSCALE_E_INVALID, "%s: the %s is not valid UTF-8 at byte %zu; convert it to UTF-8", who, role, bad);
     return INFERSCALE_OK;
@@ -76,8 +77,8 @@ is_status bank_check_metadata(is_bank *b, const char *what, size_t which, const 
     bank_what(what, which, who);
     n = strlen(metadata);
     if (n > BANK_TEXT_MAX)
-        return is_fail(INFERSCALE_E_INVALID, "%s: the metadata has %zu bytes, more than the %d allowed; store it elsewhere and keep a key",
-                       who, n, BANK_TEXT_MAX);
+        return is_fail(INFERSCALE_E_INVALID, "%s: the metadata has %zu bytes, more than the %d allowed; store it elsewhere "
+                       "and keep a key", who, n, BANK_TEXT_MAX);
     if (!is_utf8_valid(metadata, n, NULL))
         return is_fail(INFERSCALE_E_INVALID, "%s: the metadata is not valid UTF-8; convert it to UTF-8", who);
     q = sql_open(b, "SELECT CASE WHEN json_valid(?1) THEN json_type(?1) = 'object' ELSE 0 END");

@@ -16,16 +16,18 @@ static is_status why_not_put(is_bank *b, const is_partition *p, int64_t id)
     there = sql_one_i64(&q, 0, &st);
     if (st != INFERSCALE_OK) return st;
     if (there) return is_fail(INFERSCALE_E_STALE, "item %lld was changed meanwhile; embed its new version", (long long)id);
-    return is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; it was forgotten, leave it out", (long long)id);
+    return is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; it was forgotten, leave it out",
+                   (long long)id);
 }
 
-static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerprint, int64_t id, int version, const int8_t *v, uint32_t dim,
-                     float scale)
+static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerprint, int64_t id, int version, const int8_t *v,
+                     uint32_t dim, float scale)
 {
     int64_t changes = 0;
     sql q = sql_open(b, "INSERT INTO embeddings(partition_id, item_id, fingerprint, version, scale, q)"
                         " SELECT ?1, i.id, ?3, i.version, ?5, ?6 FROM items i WHERE i.partition_id = ?1 AND i.id = ?2 AND"
-                        " i.version = ?4 ON CONFLICT(partition_id, item_id, fingerprint) DO UPDATE SET version = excluded.version,"
+                        " i.version = ?4 ON CONFLICT(partition_id, item_id, fingerprint) DO UPDATE SET version ="
+                        " excluded.version,"
                         " scale = excluded.scale, q = excluded.q");
 
     sql_i64(&q, p->id);
@@ -38,8 +40,8 @@ static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerpri
     return changes ? bank_touch(b, p, false) : why_not_put(b, p, id);
 }
 
-is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int version,
-                                const int8_t *q, uint32_t dim, float scale)
+is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id,
+                                int version, const int8_t *q, uint32_t dim, float scale)
 {
     is_status st;
 
@@ -56,15 +58,16 @@ is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t
     return st;
 }
 
-is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], is_bank_embedding_fn each,
-                                 void *ctx)
+is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES],
+                                 is_bank_embedding_fn each, void *ctx)
 {
     is_status st = INFERSCALE_OK, ended;
     sql q;
 
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT e.item_id, e.q, e.scale FROM embeddings e JOIN items i ON i.partition_id = e.partition_id AND i.id = e.item_id"
-                    " AND i.version = e.version WHERE e.partition_id = ?1 AND e.fingerprint = ?2 ORDER BY e.item_id");
+    q = sql_open(b, "SELECT e.item_id, e.q, e.scale FROM embeddings e JOIN items i ON i.partition_id = e.partition_id AND "
+                 "i.id = e.item_id AND i.version = e.version WHERE e.partition_id = ?1"
+                 " AND e.fingerprint = ?2 ORDER BY e.item_id");
     sql_i64(&q, p->id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     while (st == INFERSCALE_OK && sql_row(&q)) {
@@ -113,8 +116,8 @@ is_status bank_collect_ids(sql *q, int64_t **ids, size_t *n)
     return st;
 }
 
-is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], size_t limit, int64_t **ids,
-                             size_t *n)
+is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], size_t limit,
+                             int64_t **ids, size_t *n)
 {
     is_status st;
     sql q;
@@ -123,7 +126,8 @@ is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fi
     *n = 0;
     IS_TRY(bank_lock(b));
     q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND NOT EXISTS(SELECT 1 FROM embeddings e WHERE"
-                    " e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?2 AND e.version = i.version) ORDER BY i.id LIMIT ?3");
+                    " e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?2"
+                    " AND e.version = i.version) ORDER BY i.id LIMIT ?3");
     sql_i64(&q, p->id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     sql_i64(&q, limit && limit < INT64_MAX ? (int64_t)limit : -1);

@@ -22,9 +22,11 @@ static is_status fill(const inferscale_fact *f, size_t which, int64_t now, fille
                      .valid_to = f->valid_to, .expires = f->expires, .source_turn = f->source_turn };
     out->valid_from = f->valid_from ? f->valid_from : out->event_time;
     if (out->valid_to && out->valid_to < out->valid_from)
-        return is_fail(INFERSCALE_E_INVALID, "%s would be valid to a time before it is valid from; swap or drop one of them", who);
+        return is_fail(INFERSCALE_E_INVALID, "%s would be valid to a time before it is valid from; swap or drop one of them",
+                       who);
     if (out->source_turn < 0)
-        return is_fail(INFERSCALE_E_INVALID, "%s: the source turn %lld is no id; give a turn's id, or 0", who, (long long)out->source_turn);
+        return is_fail(INFERSCALE_E_INVALID, "%s: the source turn %lld is no id; give a turn's id, or 0", who,
+                       (long long)out->source_turn);
     return INFERSCALE_OK;
 }
 
@@ -49,11 +51,11 @@ static is_status check_source(is_bank *b, const is_partition *p, size_t which, i
  * attributes that the scope gives are equal) and live at least as long, or remembering again would be a lost write. */
 static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_scope *scope, const filled *f, is_status *st)
 {
-    sql q = sql_open(b, "SELECT i.id FROM fact_versions f INDEXED BY fact_versions_by_text CROSS JOIN items i ON i.partition_id = f.partition_id AND i.id = f.item_id AND"
-                        " i.version = f.version WHERE f.partition_id = ?1 AND f.text_hash = ?2 AND f.text = ?3"
-                        " AND ?4 IN ('', i.agent) AND ?5 IN ('', i.run) AND ?6 IN ('', i.app)"
-                        " AND (f.valid_to = 0 OR (?7 <> 0 AND f.valid_to >= ?7))"
-                        " AND (f.expires = 0 OR (?8 <> 0 AND f.expires >= ?8)) ORDER BY i.id LIMIT 1");
+    sql q = sql_open(b, "SELECT i.id FROM fact_versions f INDEXED BY fact_versions_by_text CROSS JOIN items i ON "
+                     "i.partition_id = f.partition_id AND i.id = f.item_id AND i.version = f.version"
+                     " WHERE f.partition_id = ?1 AND f.text_hash = ?2 AND f.text = ?3 AND ?4 IN ('', i.agent)"
+                     " AND ?5 IN ('', i.run) AND ?6 IN ('', i.app) AND (f.valid_to = 0 OR (?7 <> 0 AND f.valid_to >= ?7))"
+                     " AND (f.expires = 0 OR (?8 <> 0 AND f.expires >= ?8)) ORDER BY i.id LIMIT 1");
 
     sql_i64(&q, p->id);
     sql_i64(&q, f->hash);
@@ -68,10 +70,10 @@ static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_sco
 
 static is_status insert_version(is_bank *b, const is_partition *p, int64_t id, int64_t version, const filled *f)
 {
-    sql q = sql_open(b, "INSERT INTO fact_versions(partition_id, item_id, version, text, text_hash, event_time, write_time, valid_from,"
-                        " valid_to, expires, source_turn, metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,"
-                        " ifnull(json(?12), ifnull((SELECT metadata FROM fact_versions WHERE partition_id = ?1 AND item_id = ?2"
-                        " AND version = ?3 - 1), '{}')))");
+    sql q = sql_open(b, "INSERT INTO fact_versions(partition_id, item_id, version, text, text_hash, event_time, write_time, "
+                     "valid_from, valid_to, expires, source_turn, metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,"
+                     " ?11, ifnull(json(?12), ifnull((SELECT metadata FROM fact_versions WHERE partition_id = ?1"
+                     " AND item_id = ?2 AND version = ?3 - 1), '{}')))");
 
     sql_i64(&q, p->id);
     sql_i64(&q, id);
@@ -90,7 +92,8 @@ static is_status insert_version(is_bank *b, const is_partition *p, int64_t id, i
 
 static is_status insert_fact(is_bank *b, const is_partition *p, const inferscale_scope *scope, const filled *f, int64_t *id)
 {
-    sql q = sql_open(b, "INSERT INTO items(partition_id, kind, version, user, agent, run, app) VALUES(?1, 1, 1, ?2, ?3, ?4, ?5)");
+    sql q = sql_open(b, "INSERT INTO items(partition_id, kind, version, user, agent, run, app) VALUES(?1, 1, 1, ?2, ?3, ?4, "
+                     "?5)");
 
     sql_i64(&q, p->id);
     sql_text(&q, scope->user);
@@ -102,8 +105,8 @@ static is_status insert_fact(is_bank *b, const is_partition *p, const inferscale
     return insert_version(b, p, *id, 1, f);
 }
 
-static is_status add_one(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *fact, size_t which,
-                         int64_t now, inferscale_event *event)
+static is_status add_one(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *fact,
+                         size_t which, int64_t now, inferscale_event *event)
 {
     filled f;
     is_status st;
@@ -118,8 +121,8 @@ static is_status add_one(is_bank *b, const is_partition *p, const inferscale_sco
     return insert_fact(b, p, scope, &f, &event->id);
 }
 
-is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *facts, size_t n,
-                            inferscale_event *events)
+is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *facts,
+                            size_t n, inferscale_event *events)
 {
     int64_t now = is_now_epoch();
     size_t added = 0;
@@ -127,7 +130,8 @@ is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_
 
     if (events && n) memset(events, 0, n * sizeof *events);
     IS_TRY(bank_check_scope(scope));
-    for (size_t i = 0; i < n; i++) IS_TRY(bank_check_text("fact", i, facts[i].text)); /* cheap refusals before the file is locked */
+    /* cheap refusals before the file is locked */
+    for (size_t i = 0; i < n; i++) IS_TRY(bank_check_text("fact", i, facts[i].text));
     IS_TRY(bank_begin(b));
     st = bank_need_partition(b, p);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
@@ -165,7 +169,8 @@ static is_status change(is_bank *b, const is_partition *p, int64_t id, const fil
     version = sql_one_i64(&q, 0, &st);
     if (st != INFERSCALE_OK) return st;
     if (!version)
-        return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; list the facts for their ids", (long long)id);
+        return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; list the facts for their ids",
+                       (long long)id);
     IS_TRY(bank_check_metadata(b, "fact", SIZE_MAX, f->metadata));
     IS_TRY(check_source(b, p, SIZE_MAX, f->source_turn));
     IS_TRY(bank_drop_dependents(b, p, id, stale)); /* everything made from the old text */

@@ -99,8 +99,8 @@ is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_i
 static is_status delete_item(is_bank *b, const is_partition *p, int64_t id, is_names *stale)
 {
     IS_TRY(bank_drop_dependents(b, p, id, stale));
-    IS_TRY(run_keyed(b, "UPDATE fact_versions SET source_turn = 0 WHERE partition_id = ?1 AND source_turn = ?2 AND source_turn <> 0",
-                     p, id));
+    IS_TRY(run_keyed(b, "UPDATE fact_versions SET source_turn = 0 WHERE partition_id = ?1 AND source_turn = ?2 AND "
+                     "source_turn <> 0", p, id));
     /* versions, turn and embeddings go with it */
     return run_keyed(b, "DELETE FROM items WHERE partition_id = ?1 AND id = ?2", p, id);
 }
@@ -188,7 +188,8 @@ static void cut_log(is_bank *b)
     sqlite3_busy_timeout(b->db, CHECKPOINT_WAIT_MS);
     rc = sqlite3_wal_checkpoint_v2(b->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     sqlite3_busy_timeout(b->db, BANK_BUSY_MS);
-    if (rc != SQLITE_OK) is_log(IS_LOG_WARN, "bank: the write-ahead log could not be cut after forgetting (%s)", sqlite3_errstr(rc));
+    if (rc != SQLITE_OK)
+        is_log(IS_LOG_WARN, "bank: the write-ahead log could not be cut after forgetting (%s)", sqlite3_errstr(rc));
     bank_unlock(b);
 }
 
@@ -211,7 +212,7 @@ is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, 
     return INFERSCALE_OK;
 }
 
-/* ---- Files that must go ---------------------------------------------------------------------------------------------------- */
+/* ---- Files that must go -------------------------------------------------------------------------------------------------- */
 
 is_status is_bank_doomed(is_bank *b, is_names *out)
 {

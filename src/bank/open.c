@@ -14,7 +14,8 @@
 
 /* ---- The connection ------------------------------------------------------------------------------------------------------ */
 
-/* We make the file ourselves: SQLite would use the umask, and its name must survive a power loss before anything is acknowledged. */
+/* We make the file ourselves: SQLite would use the umask, and its name must survive a power loss before anything is
+ * acknowledged. */
 static is_status create_file(const char *path)
 {
     const is_fs *fs = is_fs_posix();
@@ -98,14 +99,14 @@ static is_status connect_immutable(is_bank *b, is_status why)
         st = is_fail(INFERSCALE_E_NOMEM, "no memory to open %s; free some memory and try again", b->path);
         goto done;
     }
-    sprintf(wal, "%s-wal", b->path);
+    snprintf(wal, strlen(b->path) + sizeof "-wal", "%s-wal", b->path);
     if (fs->exists(fs, wal) && fs->open(fs, wal, IS_OPEN_READ, &f) == INFERSCALE_OK) {
         (void)fs->size(fs, f, &size);
         fs->close(fs, f);
     }
     if (size > 0) {
-        st = is_fail(why, "%s has writes waiting in its log, which cannot be read in a read-only folder; open it once where it can be "
-                     "written", b->path);
+        st = is_fail(why, "%s has writes waiting in its log, which cannot be read in a read-only folder; open it once where "
+                     "it can be written", b->path);
         goto done;
     }
     disconnect(b);
@@ -133,7 +134,8 @@ static is_status connect_writer(is_bank *b)
     IS_TRY(connect_to(b, b->path, SQLITE_OPEN_READWRITE));
     /* SQLite falls back to reading in silence; the caller who wants to write must hear it now. */
     if (sqlite3_db_readonly(b->db, "main") != 1) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_READONLY, "the bank %s cannot be written; check its mode and owner, or open it read-only", b->path);
+    return is_fail(INFERSCALE_E_READONLY, "the bank %s cannot be written; check its mode and owner, or open it read-only",
+                   b->path);
 }
 
 /* ---- Whose file it is, and of which version ------------------------------------------------------------------------------ */
@@ -147,10 +149,11 @@ static is_status identify(is_bank *b, identity *id)
     IS_TRY(read_int(b, "SELECT count(*) FROM sqlite_master", &id->n_tables));
     if (id->application_id == 0 && id->version == 0 && id->n_tables == 0) return INFERSCALE_OK; /* empty: new */
     if (id->application_id != BANK_APPLICATION_ID)
-        return is_fail(INFERSCALE_E_FOREIGN, "%s is another application's database; choose another folder, or move it away", b->path);
+        return is_fail(INFERSCALE_E_FOREIGN, "%s is another application's database; choose another folder, or move it away",
+                       b->path);
     if (id->version > BANK_SCHEMA_VERSION)
-        return is_fail(INFERSCALE_E_FOREIGN, "the bank %s was written by a newer InferScale (schema %lld, this one knows %d); upgrade",
-                       b->path, (long long)id->version, BANK_SCHEMA_VERSION);
+        return is_fail(INFERSCALE_E_FOREIGN, "the bank %s was written by a newer InferScale (schema %lld, this one knows %d); "
+                       "upgrade", b->path, (long long)id->version, BANK_SCHEMA_VERSION);
     if (id->version < 1)
         return is_fail(INFERSCALE_E_CORRUPT, "the bank %s has the impossible schema version %lld; restore a backup", b->path,
                        (long long)id->version);
@@ -167,7 +170,8 @@ static is_status use_wal(is_bank *b)
         bool wal = sql_row(&q) && strcmp(bank_given((const char *)sqlite3_column_text(q.stmt, 0)), "wal") == 0;
 
         st = sql_end(&q);
-        if (st == INFERSCALE_OK && !wal) is_log(IS_LOG_WARN, "bank: this filesystem has no write-ahead log; writing will be slower");
+        if (st == INFERSCALE_OK && !wal)
+            is_log(IS_LOG_WARN, "bank: this filesystem has no write-ahead log; writing will be slower");
         if (st != INFERSCALE_E_BUSY) return st;
         usleep(10000);
     }
@@ -185,7 +189,8 @@ static is_status migrate(is_bank *b)
     if (st != INFERSCALE_OK) return st;
     st = identify(b, &id);
     for (int64_t v = id.version; st == INFERSCALE_OK && v < BANK_SCHEMA_VERSION; v++) st = pragma(b, bank_schema_steps[v]);
-    snprintf(marks, sizeof marks, "PRAGMA application_id = %d; PRAGMA user_version = %d", BANK_APPLICATION_ID, BANK_SCHEMA_VERSION);
+    snprintf(marks, sizeof marks, "PRAGMA application_id = %d; PRAGMA user_version = %d", BANK_APPLICATION_ID,
+             BANK_SCHEMA_VERSION);
     if (st == INFERSCALE_OK) st = pragma(b, marks);
     return bank_end(b, st);
 }
@@ -199,14 +204,14 @@ static is_status prepare(is_bank *b)
     if (b->read_only && id.version == 0)
         return is_fail(INFERSCALE_E_NOTFOUND, "%s holds no bank yet; open it for writing once", b->path);
     if (b->read_only && id.version < BANK_SCHEMA_VERSION)
-        return is_fail(INFERSCALE_E_READONLY, "the bank %s has the older schema %lld; open it for writing once to migrate it", b->path,
-                       (long long)id.version);
+        return is_fail(INFERSCALE_E_READONLY, "the bank %s has the older schema %lld; open it for writing once to migrate it",
+                       b->path, (long long)id.version);
     if (b->read_only) return INFERSCALE_OK;
     IS_TRY(use_wal(b));
     return id.version < BANK_SCHEMA_VERSION ? migrate(b) : INFERSCALE_OK;
 }
 
-/* ---- Public ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Public -------------------------------------------------------------------------------------------------------------- */
 
 is_status is_bank_open(const char *path, bool read_only, is_bank **out)
 {
@@ -216,7 +221,8 @@ is_status is_bank_open(const char *path, bool read_only, is_bank **out)
 
     *out = NULL;
     if (!path || !*path || path[0] == ':') /* ":memory:" would remember nothing */
-        return is_fail(INFERSCALE_E_INVALID, "\"%s\" is no path for a bank; give a file in a folder of its own", bank_given(path));
+        return is_fail(INFERSCALE_E_INVALID, "\"%s\" is no path for a bank; give a file in a folder of its own",
+                       bank_given(path));
     b = is_calloc(1, sizeof *b);
     if (!b || !(b->path = is_strdup(path))) {
         is_free(b);
@@ -274,7 +280,8 @@ is_status is_bank_check(is_bank *b, bool *ok)
 is_status is_bank_count(is_bank *b, is_bank_counts *out)
 {
     static const char *const literals[] = {
-        "SELECT count(*) FROM partitions", "SELECT count(*) FROM items WHERE kind = 1", "SELECT count(*) FROM items WHERE kind = 2",
+        "SELECT count(*) FROM partitions", "SELECT count(*) FROM items WHERE kind = 1", "SELECT count(*) FROM items"
+        " WHERE kind = 2",
         "SELECT count(*) FROM embeddings", "SELECT count(*) FROM segments",
         "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
     };

@@ -37,7 +37,8 @@ static is_status find(is_bank *b, const inferscale_scope *scope, is_partition *o
     }
     st = sql_end(&q);
     if (st != INFERSCALE_OK || found) return st;
-    return is_fail(INFERSCALE_E_NOTFOUND, "nothing was ever remembered for this owner; check the scope, or remember something first");
+    return is_fail(INFERSCALE_E_NOTFOUND, "nothing was ever remembered for this owner; check the scope, or remember something "
+                   "first");
 }
 
 static is_status create_partition(is_bank *b, const inferscale_scope *scope, is_partition *out)

@@ -24,7 +24,8 @@ static is_status replace(is_bank *b, const is_partition *p, const uint8_t *profi
     return INFERSCALE_OK;
 }
 
-static is_status put(is_bank *b, const is_partition *p, const uint8_t *profile, const uint8_t *prefix, const is_dep *facts, size_t n)
+static is_status put(is_bank *b, const is_partition *p, const uint8_t *profile, const uint8_t *prefix, const is_dep *facts,
+                     size_t n)
 {
     int64_t id = 0;
 
@@ -33,7 +34,8 @@ static is_status put(is_bank *b, const is_partition *p, const uint8_t *profile, 
         sql q;
 
         IS_TRY(bank_check_dep(b, p, facts[i].item_id, facts[i].version));
-        q = sql_open(b, "INSERT INTO placement_items(partition_id, item_id, version, placement_id, position) VALUES(?1, ?2, ?3, ?4, ?5)");
+        q = sql_open(b, "INSERT INTO placement_items(partition_id, item_id, version, placement_id, position) VALUES(?1, ?2, "
+                     "?3, ?4, ?5)");
         sql_i64(&q, p->id);
         sql_i64(&q, facts[i].item_id);
         sql_i64(&q, facts[i].version);
@@ -54,7 +56,8 @@ is_status is_bank_put_placement(is_bank *b, const is_partition *p, const uint8_t
 static is_status read_items(is_bank *b, const is_partition *p, int64_t placement, is_dep **facts, size_t *n)
 {
     is_status st = INFERSCALE_OK, ended;
-    sql q = sql_open(b, "SELECT item_id, version FROM placement_items WHERE partition_id = ?1 AND placement_id = ?2 ORDER BY position");
+    sql q = sql_open(b, "SELECT item_id, version FROM placement_items WHERE partition_id = ?1 AND placement_id = ?2 ORDER BY "
+                     "position");
 
     sql_i64(&q, p->id);
     sql_i64(&q, placement);
@@ -74,8 +77,8 @@ static is_status read_items(is_bank *b, const is_partition *p, int64_t placement
     return st != INFERSCALE_OK ? st : ended;
 }
 
-is_status is_bank_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES], const uint8_t prefix[IS_HASH_BYTES],
-                            is_dep **facts, size_t *n)
+is_status is_bank_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES],
+                            const uint8_t prefix[IS_HASH_BYTES], is_dep **facts, size_t *n)
 {
     int64_t id;
     is_status st;
@@ -89,7 +92,8 @@ is_status is_bank_placement(is_bank *b, const is_partition *p, const uint8_t pro
     sql_blob(&q, profile, IS_HASH_BYTES);
     sql_blob(&q, prefix, IS_HASH_BYTES);
     id = sql_one_i64(&q, 0, &st);
-    if (st == INFERSCALE_OK && !id) st = is_fail(INFERSCALE_E_NOTFOUND, "no memory was placed before this turn; place it afresh");
+    if (st == INFERSCALE_OK && !id)
+        st = is_fail(INFERSCALE_E_NOTFOUND, "no memory was placed before this turn; place it afresh");
     if (st == INFERSCALE_OK) st = read_items(b, p, id, facts, n);
     st = bank_read_end(b, st);
     if (st != INFERSCALE_OK) {

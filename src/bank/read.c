@@ -85,8 +85,8 @@ static void reverse(inferscale_list *l)
 
 /* ---- Lists --------------------------------------------------------------------------------------------------------------- */
 
-is_status is_bank_list(is_bank *b, const is_partition *p, const inferscale_scope *filter, int kinds, int64_t after_id, size_t limit,
-                       inferscale_list **out)
+is_status is_bank_list(is_bank *b, const is_partition *p, const inferscale_scope *filter, int kinds, int64_t after_id,
+                       size_t limit, inferscale_list **out)
 {
     is_status st;
     sql q;
@@ -94,8 +94,8 @@ is_status is_bank_list(is_bank *b, const is_partition *p, const inferscale_scope
     IS_TRY(new_list(out));
     st = bank_lock(b);
     if (st != INFERSCALE_OK) return hand_over(st, out);
-    q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS BANK_FROM_CURRENT " WHERE i.partition_id = ?1 AND i.id > ?2 AND (i.kind & ?3) <> 0"
-                    " AND ?4 IN ('', i.agent) AND ?5 IN ('', i.run) AND ?6 IN ('', i.app) ORDER BY i.id LIMIT ?7");
+    q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS BANK_FROM_CURRENT " WHERE i.partition_id = ?1 AND i.id > ?2 AND (i.kind & ?3) "
+                 "<> 0 AND ?4 IN ('', i.agent) AND ?5 IN ('', i.run) AND ?6 IN ('', i.app) ORDER BY i.id LIMIT ?7");
     sql_i64(&q, p->id);
     sql_i64(&q, after_id);
     sql_i64(&q, kinds ? kinds : INFERSCALE_FACTS | INFERSCALE_TURNS);
@@ -144,7 +144,7 @@ is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, infersc
     return hand_over(st, out);
 }
 
-/* ---- Neighbours: what the encoding policies put before a fact ------------------------------------------------------------- */
+/* ---- Neighbours: what the encoding policies put before a fact ------------------------------------------------------------ */
 
 static is_status before(is_bank *b, const char *literal, const is_partition *p, int64_t id, size_t w, inferscale_list **out)
 {
@@ -169,7 +169,8 @@ is_status is_bank_turns_before(is_bank *b, const is_partition *p, int64_t turn_i
     return before(b, "SELECT " BANK_ITEM_COLUMNS " FROM turns t INDEXED BY turns_by_conversation CROSS JOIN items i ON"
                      " i.partition_id = t.partition_id AND i.id = t.item_id"
                      " CROSS JOIN conversations c ON c.id = t.conversation_id AND c.partition_id = t.partition_id"
-                     " LEFT JOIN fact_versions f ON f.partition_id = i.partition_id AND f.item_id = i.id AND f.version = i.version"
+                     " LEFT JOIN fact_versions f ON f.partition_id = i.partition_id AND f.item_id = i.id"
+                     " AND f.version = i.version"
                      " WHERE t.partition_id = ?1 AND t.conversation_id ="
                      " (SELECT conversation_id FROM turns WHERE partition_id = ?1 AND item_id = ?2)"
                      " AND t.item_id < ?2 ORDER BY t.item_id DESC LIMIT ?3", p, turn_id, w, out);
@@ -182,7 +183,7 @@ is_status is_bank_facts_before(is_bank *b, const is_partition *p, int64_t fact_i
                   p, fact_id, w, out);
 }
 
-/* ---- For the recall index -------------------------------------------------------------------------------------------------- */
+/* ---- For the recall index ------------------------------------------------------------------------------------------------ */
 
 is_status is_bank_each(is_bank *b, const is_partition *p, int64_t after_id, is_bank_each_fn each, void *ctx)
 {
@@ -192,8 +193,10 @@ is_status is_bank_each(is_bank *b, const is_partition *p, int64_t after_id, is_b
 
     IS_TRY(bank_lock(b));
     q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS ", pt.speaker, pt.text" BANK_FROM_CURRENT
-                    " LEFT JOIN turns pt ON pt.partition_id = i.partition_id AND pt.item_id = (SELECT max(x.item_id) FROM turns x"
-                    " WHERE x.partition_id = t.partition_id AND x.conversation_id = t.conversation_id AND x.item_id < t.item_id)"
+                    " LEFT JOIN turns pt ON pt.partition_id = i.partition_id AND pt.item_id = (SELECT max(x.item_id)"
+                    " FROM turns x"
+                    " WHERE x.partition_id = t.partition_id AND x.conversation_id = t.conversation_id"
+                    " AND x.item_id < t.item_id)"
                     " WHERE i.partition_id = ?1 AND i.id > ?2 ORDER BY i.id");
     sql_i64(&q, p->id);
     sql_i64(&q, after_id);
@@ -224,7 +227,8 @@ static is_status match_one(is_bank *b, const is_partition *p, const char *metada
     return st;
 }
 
-is_status is_bank_match_metadata(is_bank *b, const is_partition *p, const char *metadata, const int64_t *ids, size_t n, bool *keep)
+is_status is_bank_match_metadata(is_bank *b, const is_partition *p, const char *metadata, const int64_t *ids, size_t n,
+                                 bool *keep)
 {
     is_status st;
 

@@ -28,8 +28,8 @@ is_status bank_check_dep(is_bank *b, const is_partition *p, int64_t id, int vers
     sql_i64(&q, id);
     now = sql_one_i64(&q, 0, &st);
     if (st != INFERSCALE_OK || (now && now == version)) return st;
-    return is_fail(INFERSCALE_E_STALE, "item %lld version %d is no longer what is remembered; compute again from what is", (long long)id,
-                   version);
+    return is_fail(INFERSCALE_E_STALE, "item %lld version %d is no longer what is remembered; compute again from what is",
+                   (long long)id, version);
 }
 
 static is_status add_dep(is_bank *b, const is_partition *p, int64_t segment, int64_t id, int version)
@@ -37,7 +37,8 @@ static is_status add_dep(is_bank *b, const is_partition *p, int64_t segment, int
     sql q;
 
     IS_TRY(bank_check_dep(b, p, id, version));
-    q = sql_open(b, "INSERT INTO segment_deps(partition_id, item_id, version, segment_id) VALUES(?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING");
+    q = sql_open(b, "INSERT INTO segment_deps(partition_id, item_id, version, segment_id) VALUES(?1, ?2, ?3, ?4) ON CONFLICT "
+                 "DO NOTHING");
     sql_i64(&q, p->id);
     sql_i64(&q, id);
     sql_i64(&q, version);
@@ -46,7 +47,8 @@ static is_status add_dep(is_bank *b, const is_partition *p, int64_t segment, int
 }
 
 /* The same fact again under the same name is the same rows: the new entry replaces the old one and is the newest. */
-static is_status replace_row(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const is_segment_row *row, int64_t *id)
+static is_status replace_row(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const is_segment_row *row,
+                             int64_t *id)
 {
     char policy[sizeof row->policy + 1];
     sql q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND name = ?2 AND item_id = ?3 AND policy = ?4");
@@ -57,8 +59,8 @@ static is_status replace_row(is_bank *b, const is_partition *p, const uint8_t *f
     sql_i64(&q, row->fact_id);
     sql_text(&q, policy);
     IS_TRY(sql_run(&q, NULL));
-    q = sql_open(b, "INSERT INTO segments(partition_id, item_id, version, name, fingerprint, policy, n_tokens, n_context, n_computed,"
-                    " bytes) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)");
+    q = sql_open(b, "INSERT INTO segments(partition_id, item_id, version, name, fingerprint, policy, n_tokens, n_context, "
+                 "n_computed, bytes) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)");
     sql_i64(&q, p->id);
     sql_i64(&q, row->fact_id);
     sql_i64(&q, row->version);
@@ -118,8 +120,8 @@ static bool read_row(sql *q, is_segment_row *out)
     return true;
 }
 
-is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, int64_t fact_id,
-                           is_segment_row **rows, size_t *n)
+is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                           int64_t fact_id, is_segment_row **rows, size_t *n)
 {
     is_status st = INFERSCALE_OK, ended;
     is_segment_row row;
@@ -128,10 +130,10 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
     *rows = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT s.name, s.item_id, s.version, s.policy, s.n_tokens, s.n_context, s.n_computed, s.bytes FROM segments s"
-                    " JOIN items i ON i.partition_id = s.partition_id AND i.id = s.item_id AND i.version = s.version"
-                    " WHERE s.partition_id = ?1 AND s.item_id = ?2 AND s.fingerprint = ?3 AND s.policy = ifnull(?4, s.policy)"
-                    " ORDER BY s.id DESC");
+    q = sql_open(b, "SELECT s.name, s.item_id, s.version, s.policy, s.n_tokens, s.n_context, s.n_computed, s.bytes FROM "
+                 "segments s JOIN items i ON i.partition_id = s.partition_id AND i.id = s.item_id"
+                 " AND i.version = s.version WHERE s.partition_id = ?1 AND s.item_id = ?2 AND s.fingerprint = ?3"
+                 " AND s.policy = ifnull(?4, s.policy) ORDER BY s.id DESC");
     sql_i64(&q, p->id);
     sql_i64(&q, fact_id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
@@ -158,8 +160,8 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
     return st;
 }
 
-is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
-                            int64_t **ids, size_t *n)
+is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                            size_t limit, int64_t **ids, size_t *n)
 {
     is_status st;
     sql q;
@@ -167,9 +169,9 @@ is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fin
     *ids = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments s WHERE"
-                    " s.partition_id = ?1 AND s.item_id = i.id AND s.version = i.version AND s.fingerprint = ?2 AND"
-                    " s.policy = ifnull(?3, s.policy)) ORDER BY i.id LIMIT ?4");
+    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments "
+                 "s WHERE s.partition_id = ?1 AND s.item_id = i.id AND s.version = i.version AND s.fingerprint = ?2"
+                 " AND s.policy = ifnull(?3, s.policy)) ORDER BY i.id LIMIT ?4");
     sql_i64(&q, p->id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     sql_text_or_null(&q, policy);

@@ -18,7 +18,8 @@ static is_status fail_io(const is_bank *b, int rc)
     int seen = errno, e = b->db ? sqlite3_system_errno(b->db) : 0;
 
     if (!out_of_space(e) && out_of_space(seen)) e = seen; /* SQLite does not tell the cause when it is the commit that fails */
-    if (rc == SQLITE_IOERR_NOMEM) return is_fail(INFERSCALE_E_NOMEM, "out of memory in the bank; free some memory and try again");
+    if (rc == SQLITE_IOERR_NOMEM)
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory in the bank; free some memory and try again");
     if (out_of_space(e))
         return is_fail(INFERSCALE_E_FULL, "no space left for the bank %s; free some space there and try again", b->path);
     if (e) {
@@ -37,14 +38,16 @@ is_status bank_fail(const is_bank *b, int rc)
     case SQLITE_OK:
     case SQLITE_ROW:
     case SQLITE_DONE: return INFERSCALE_OK;
-    case SQLITE_FULL: return is_fail(INFERSCALE_E_FULL, "no space left for the bank %s; free some space there and try again", b->path);
+    case SQLITE_FULL:
+        return is_fail(INFERSCALE_E_FULL, "no space left for the bank %s; free some space there and try again", b->path);
     case SQLITE_IOERR:
     case SQLITE_CANTOPEN: return fail_io(b, rc);
     case SQLITE_READONLY:
-        return is_fail(INFERSCALE_E_READONLY, "the bank %s cannot be written; check its mode and its folder's, or open it read-only",
-                       b->path);
+        return is_fail(INFERSCALE_E_READONLY, "the bank %s cannot be written; check its mode and its folder's, or open it "
+                       "read-only", b->path);
     case SQLITE_PERM:
-    case SQLITE_AUTH: return is_fail(INFERSCALE_E_DENIED, "no permission for the bank %s; check who owns it and its mode", b->path);
+    case SQLITE_AUTH:
+        return is_fail(INFERSCALE_E_DENIED, "no permission for the bank %s; check who owns it and its mode", b->path);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return is_fail(INFERSCALE_E_BUSY, "another process holds the bank %s; try again when it is done", b->path);
@@ -53,12 +56,13 @@ is_status bank_fail(const is_bank *b, int rc)
         return is_fail(INFERSCALE_E_CORRUPT, "the bank %s is damaged (%s); restore a backup, or save what can be read with "
                        "`sqlite3 FILE .recover`", b->path, detail);
     case SQLITE_NOTADB:
-        return is_fail(INFERSCALE_E_FOREIGN, "%s is not a bank (not an SQLite file at all); choose another folder, or move it away",
-                       b->path);
+        return is_fail(INFERSCALE_E_FOREIGN, "%s is not a bank (not an SQLite file at all); choose another folder, or move it "
+                       "away", b->path);
     case SQLITE_TOOBIG: return is_fail(INFERSCALE_E_INVALID, "a value is too large for the bank; split it");
     case SQLITE_INTERRUPT: return is_fail(INFERSCALE_E_CANCELLED, "the bank's work was interrupted; try again");
     default:
-        return is_fail(INFERSCALE_E_INTERNAL, "the bank %s refused a statement (%s); this is a bug, please report it", b->path, detail);
+        return is_fail(INFERSCALE_E_INTERNAL, "the bank %s refused a statement (%s); this is a bug, please report it", b->path,
+                       detail);
     }
 }
 
@@ -67,7 +71,8 @@ is_status bank_fail(const is_bank *b, int rc)
 is_status bank_lock(is_bank *b)
 {
     if (pthread_mutex_lock(&b->lock) == 0) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_INTERNAL, "the bank was called from inside one of its own callbacks; copy the item and call later");
+    return is_fail(INFERSCALE_E_INTERNAL, "the bank was called from inside one of its own callbacks; copy the item and call "
+                   "later");
 }
 
 void bank_unlock(is_bank *b)

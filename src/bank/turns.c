@@ -41,10 +41,10 @@ static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_sco
 
     *st = INFERSCALE_OK;
     if (!*bank_given(t->external_id)) return 0;
-    q = sql_open(b, "SELECT t.item_id FROM turns t INDEXED BY turns_by_external_id CROSS JOIN items i ON i.partition_id = t.partition_id AND i.id = t.item_id"
-                    " WHERE t.partition_id = ?1 AND t.external_id = ?2 AND t.external_id <> '' AND t.conversation_id = ?3"
-                    " AND t.speaker = ?4 AND t.text = ?5 AND ?6 IN ('', i.agent) AND ?7 IN ('', i.run) AND ?8 IN ('', i.app)"
-                    " ORDER BY t.item_id LIMIT 1");
+    q = sql_open(b, "SELECT t.item_id FROM turns t INDEXED BY turns_by_external_id CROSS JOIN items i ON i.partition_id = "
+                 "t.partition_id AND i.id = t.item_id WHERE t.partition_id = ?1 AND t.external_id = ?2"
+                 " AND t.external_id <> '' AND t.conversation_id = ?3 AND t.speaker = ?4 AND t.text = ?5"
+                 " AND ?6 IN ('', i.agent) AND ?7 IN ('', i.run) AND ?8 IN ('', i.app) ORDER BY t.item_id LIMIT 1");
     sql_i64(&q, p->id);
     sql_text(&q, t->external_id);
     sql_i64(&q, conversation);
@@ -59,7 +59,8 @@ static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_sco
 static is_status insert_turn(is_bank *b, const is_partition *p, const inferscale_scope *scope, int64_t conversation,
                              const inferscale_turn *t, int64_t now, int64_t *id)
 {
-    sql q = sql_open(b, "INSERT INTO items(partition_id, kind, version, user, agent, run, app) VALUES(?1, 2, 1, ?2, ?3, ?4, ?5)");
+    sql q = sql_open(b, "INSERT INTO items(partition_id, kind, version, user, agent, run, app) VALUES(?1, 2, 1, ?2, ?3, ?4, "
+                     "?5)");
 
     sql_i64(&q, p->id);
     sql_text(&q, scope->user);
@@ -81,8 +82,8 @@ static is_status insert_turn(is_bank *b, const is_partition *p, const inferscale
     return sql_run(&q, NULL);
 }
 
-static is_status add_one(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_turn *t, int64_t now,
-                         int64_t *id, bool *added)
+static is_status add_one(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_turn *t,
+                         int64_t now, int64_t *id, bool *added)
 {
     int64_t conversation = 0;
     is_status st;
@@ -93,8 +94,8 @@ static is_status add_one(is_bank *b, const is_partition *p, const inferscale_sco
     return *added ? insert_turn(b, p, scope, conversation, t, now, id) : st;
 }
 
-is_status is_bank_add_turns(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_turn *turns, size_t n,
-                            int64_t *ids)
+is_status is_bank_add_turns(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_turn *turns,
+                            size_t n, int64_t *ids)
 {
     int64_t now = is_now_epoch();
     bool any = false;

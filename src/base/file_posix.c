@@ -19,13 +19,15 @@ struct is_file {
 
 static is_status posix_open(const is_fs *fs, const char *path, int mode, is_file **out)
 {
-    static const int flags[] = { [IS_OPEN_READ] = O_RDONLY, [IS_OPEN_CREATE_NEW] = O_RDWR | O_CREAT | O_EXCL, [IS_OPEN_RDWR] = O_RDWR };
+    static const int flags[] = { [IS_OPEN_READ] = O_RDONLY, [IS_OPEN_CREATE_NEW] = O_RDWR | O_CREAT | O_EXCL,
+                                 [IS_OPEN_RDWR] = O_RDWR };
     size_t n = strlen(path) + 1;
     is_file *f;
     int fd;
 
     *out = NULL;
-    if (mode < 0 || mode > IS_OPEN_RDWR) return is_fail(INFERSCALE_E_INVALID, "%s: unknown open mode %d; use IS_OPEN_*", path, mode);
+    if (mode < 0 || mode > IS_OPEN_RDWR)
+        return is_fail(INFERSCALE_E_INVALID, "%s: unknown open mode %d; use IS_OPEN_*", path, mode);
     f = is_malloc(sizeof *f + n);
     if (!f) return is_fail(INFERSCALE_E_NOMEM, "no memory to open %s; free some memory and try again", path);
     do fd = open(path, flags[mode] | O_CLOEXEC, 0600);
@@ -136,10 +138,12 @@ static is_status make_one(const char *path)
     struct stat s;
 
     if (mkdir(path, 0700) == 0) return INFERSCALE_OK;
-    if (errno != EEXIST && stat(path, &s) == 0 && S_ISDIR(s.st_mode)) return INFERSCALE_OK; /* read-only parent, folder is there */
+    /* read-only parent, folder is there */
+    if (errno != EEXIST && stat(path, &s) == 0 && S_ISDIR(s.st_mode)) return INFERSCALE_OK;
     if (errno != EEXIST) return is_fail_errno("cannot make the folder %s", path);
     if (stat(path, &s) != 0) return is_fail_errno("cannot stat %s", path);
-    if (!S_ISDIR(s.st_mode)) return is_fail(INFERSCALE_E_IO, "%s exists and is not a folder; move it away or choose another path", path);
+    if (!S_ISDIR(s.st_mode))
+        return is_fail(INFERSCALE_E_IO, "%s exists and is not a folder; move it away or choose another path", path);
     return INFERSCALE_OK;
 }
 
@@ -165,7 +169,8 @@ static is_status posix_sync_dir(const is_fs *fs, const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (fd < 0) return is_fail_errno("cannot open the folder %s", path);
-    if (sync_fd(fd) != 0 && errno != EINVAL) st = is_fail_errno("cannot sync the folder %s", path); /* EINVAL: has no such thing */
+    /* EINVAL: has no such thing */
+    if (sync_fd(fd) != 0 && errno != EINVAL) st = is_fail_errno("cannot sync the folder %s", path);
     close(fd);
     return st;
 }
@@ -185,7 +190,8 @@ static bool entry_is_dir(DIR *d, const struct dirent *e)
     return fstatat(dirfd(d), e->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode);
 }
 
-static is_status posix_list(const is_fs *fs, const char *path, is_status (*each)(void *ctx, const char *name, bool is_dir), void *ctx)
+static is_status posix_list(const is_fs *fs, const char *path, is_status (*each)(void *ctx, const char *name, bool is_dir),
+                            void *ctx)
 {
     is_status st = INFERSCALE_OK;
     struct dirent *e;

@@ -7,8 +7,8 @@
 
 #include "base/mem.h"
 
-_Static_assert(IS_KEY_BYTES >= crypto_generichash_blake2b_KEYBYTES_MIN && IS_KEY_BYTES <= crypto_generichash_blake2b_KEYBYTES_MAX,
-               "a partition's key is a BLAKE2b key");
+_Static_assert(IS_KEY_BYTES >= crypto_generichash_blake2b_KEYBYTES_MIN &&
+               IS_KEY_BYTES <= crypto_generichash_blake2b_KEYBYTES_MAX, "a partition's key is a BLAKE2b key");
 
 struct is_hash {
     crypto_generichash_blake2b_state state; /* 64-byte aligned by its type */
