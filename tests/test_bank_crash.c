@@ -30,6 +30,13 @@ static void say(int fd, const ack *a)
     if (write(fd, a, sizeof *a) != sizeof *a) _exit(90);
 }
 
+/* A child that failed says why. */
+static void leave(int code)
+{
+    print_error("child: %s\n", is_error());
+    _exit(code);
+}
+
 static const char *batch_text(int round, int batch, int i, char out[64])
 {
     snprintf(out, 64, "round %d batch %d fact %d", round, batch, i);
@@ -44,7 +51,7 @@ static void writer(const char *path, int round, int fd)
     is_bank *b = NULL;
     is_partition p;
 
-    if (is_bank_open(path, false, &b) != INFERSCALE_OK || is_bank_partition(b, &anna, true, &p) != INFERSCALE_OK) _exit(91);
+    if (is_bank_open(path, false, &b) != INFERSCALE_OK || is_bank_partition(b, &anna, true, &p) != INFERSCALE_OK) leave(91);
     for (int batch = 0;; batch++) {
         inferscale_fact f[BATCH] = { { 0 } };
         inferscale_event e[BATCH];
@@ -52,18 +59,18 @@ static void writer(const char *path, int round, int fd)
         char texts[BATCH][64];
 
         for (int i = 0; i < BATCH; i++) f[i].text = batch_text(round, batch, i, texts[i]);
-        if (is_bank_add_facts(b, &p, &anna, f, BATCH, e) != INFERSCALE_OK) _exit(92);
+        if (is_bank_add_facts(b, &p, &anna, f, BATCH, e) != INFERSCALE_OK) leave(92);
         for (int i = 0; i < BATCH; i++) a.ids[i] = e[i].id;
         say(fd, &a);
         if (batch % 3 == 1) {
             inferscale_fact changed = { .text = "changed" };
 
-            if (is_bank_update_fact(b, &p, mine[0], &changed, NULL) != INFERSCALE_OK) _exit(93);
+            if (is_bank_update_fact(b, &p, mine[0], &changed, NULL) != INFERSCALE_OK) leave(93);
             say(fd, &(ack){ .what = CHANGED, .ids = { mine[0] } });
         }
         if (batch % 4 == 3) {
             say(fd, &(ack){ .what = FORGETTING, .ids = { mine[1], mine[2] } }); /* killed from here on, they may be there or not */
-            if (is_bank_forget(b, &p, &mine[1], 2, NULL, NULL, NULL) != INFERSCALE_OK) _exit(94);
+            if (is_bank_forget(b, &p, &mine[1], 2, NULL, NULL, NULL) != INFERSCALE_OK) leave(94);
             say(fd, &(ack){ .what = FORGOTTEN, .ids = { mine[1], mine[2] } });
         }
         memcpy(mine, a.ids, sizeof mine);
@@ -344,17 +351,17 @@ static void test_processes_create_and_write_one_bank(void **state)
 
             close(start[1]);
             if (read(start[0], &go, 1) != 0) _exit(90); /* all wake at the end of the pipe */
-            if (is_bank_open(path, false, &b) != INFERSCALE_OK) _exit(1);
-            if (is_bank_partition(b, &own, true, &p) != INFERSCALE_OK) _exit(2);
+            if (is_bank_open(path, false, &b) != INFERSCALE_OK) leave(1);
+            if (is_bank_partition(b, &own, true, &p) != INFERSCALE_OK) leave(2);
             for (int w = 0; w < WRITES; w++) {
                 inferscale_fact f = { .text = text };
                 inferscale_event e;
 
                 snprintf(text, sizeof text, "process %d write %d", i, w);
-                if (is_bank_add_facts(b, &p, &own, &f, 1, &e) != INFERSCALE_OK || e.event != INFERSCALE_EVENT_ADD) _exit(3);
-                if (is_bank_partition_refresh(b, &p) != INFERSCALE_OK) _exit(4);
+                if (is_bank_add_facts(b, &p, &own, &f, 1, &e) != INFERSCALE_OK || e.event != INFERSCALE_EVENT_ADD) leave(3);
+                if (is_bank_partition_refresh(b, &p) != INFERSCALE_OK) leave(4);
             }
-            if (p.revision < WRITES) _exit(5);
+            if (p.revision < WRITES) leave(5);
             is_bank_close(b);
             _exit(0);
         }

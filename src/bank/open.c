@@ -200,7 +200,8 @@ static is_status prepare(is_bank *b)
     identity id = { 0 };
 
     IS_TRY(b->read_only ? connect_reader(b) : connect_writer(b));
-    IS_TRY(identify(b, &id));
+    IS_TRY(bank_read_begin(b)); /* one snapshot: another process may be creating the tables right now */
+    IS_TRY(bank_read_end(b, identify(b, &id)));
     if (b->read_only && id.version == 0)
         return is_fail(INFERSCALE_E_NOTFOUND, "%s holds no bank yet; open it for writing once", b->path);
     if (b->read_only && id.version < BANK_SCHEMA_VERSION)

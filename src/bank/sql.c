@@ -49,6 +49,7 @@ is_status bank_fail(const is_bank *b, int rc)
     case SQLITE_AUTH:
         return is_fail(INFERSCALE_E_DENIED, "no permission for the bank %s; check who owns it and its mode", b->path);
     case SQLITE_BUSY:
+    case SQLITE_PROTOCOL:
     case SQLITE_LOCKED:
         return is_fail(INFERSCALE_E_BUSY, "another process holds the bank %s; try again when it is done", b->path);
     case SQLITE_NOMEM: return is_fail(INFERSCALE_E_NOMEM, "out of memory in the bank; free some memory and try again");
