@@ -300,6 +300,7 @@ static void test_answers(void **state)
     kit_plan_add(&more, IS_ROLE_QUESTION, f.fact_b, NULL);
     KIT_OK(is_engine_extend(f.e, run, &more.plan, &opts, &stats));
     assert_int_equal(stats.tokens_computed, f.fact_b.n);
+    assert_int_equal(stats.tokens_resident, more.parts[0].pos);
     generate(f.e, run, answer[1], sizeof answer[1]);
     assert_non_null(strstr(answer[1], "I recall nothing ("));
     more.parts[0].pos = 1; /* not where the sequence stands: refused, and the run goes on as if nothing had happened */

@@ -41,6 +41,9 @@ static is_status check_parts(is_llama *e, const is_plan *plan, bool extend, uint
     if (resident && resident != at)
         return is_fail(INFERSCALE_E_INVALID, "the plan counts %llu resident tokens and the sequence holds %u; start a new run",
                        (unsigned long long)resident, at);
+    if (plan->parts[0].pos != at - resident)
+        return is_fail(INFERSCALE_E_INVALID, "the plan begins at position %u, the sequence stands at %u; plan again",
+                       plan->parts[0].pos, at - (uint32_t)resident);
     sum -= resident;
     if (sum == 0 || plan->parts[plan->n_parts - 1].source != IS_SRC_COMPUTED || plan->parts[plan->n_parts - 1].n_tokens == 0)
         return is_fail(INFERSCALE_E_INVALID, "the plan must end with computed tokens, whose logits are wanted");

@@ -301,10 +301,7 @@ static is_status run_parts(is_run *r, const is_plan *plan, const is_run_opts *op
 
     for (uint32_t i = 0; i < plan->n_parts; i++) {
         const is_part *part = &plan->parts[i];
-        if (part->source == IS_SRC_RESIDENT) {
-            stats->tokens_resident += part->n_tokens;
-            continue;
-        }
+        if (part->source == IS_SRC_RESIDENT) continue;
         IS_TRY(reserve(r, (uint64_t)r->n + part->n_tokens));
         if (part->source == IS_SRC_STORED) {
             IS_TRY(inject_part(r, part, stats));
@@ -373,6 +370,7 @@ is_status mock_extend(void *impl, is_run *run, const is_plan *more, const is_run
     memset(stats, 0, sizeof *stats);
     IS_TRY(mock_call(&m->opt, MOCK_EXTEND));
     IS_TRY(check_plan(run, more));
+    stats->tokens_resident = run->n;
     is_status st = run_parts(run, more, opts, 0, stats);
     if (st == INFERSCALE_OK) return st;
     run->n = n; /* as it was before */
