@@ -314,6 +314,31 @@ static void test_doomed_names_survive_a_crash(void **state)
     assert_int_equal(doomed.n, 0);
 }
 
+/* An encoder that dies between its file and the books leaves a name behind, not an unknown file. */
+static void test_a_file_is_doomed_until_it_is_entered(void **state)
+{
+    bank_kit *k = *state;
+    int64_t a = kit_fact(k, &k->pa, &k->anna, "a");
+    uint8_t name[IS_HASH_BYTES];
+    is_names doomed = { 0 };
+
+    kit_name(1, name);
+    OK(is_bank_doom(k->bank, &k->pa, name));
+    OK(is_bank_doom(k->bank, &k->pa, name));
+    bank_kit_reopen(k, false);
+    OK(is_bank_doomed(k->bank, &doomed));
+    assert_true(doomed.n == 1 && kit_named(&doomed, 1));
+    is_names_free(&doomed);
+    OK(kit_segment_put(k, &k->pa, a, "header", 1, NULL, 0));
+    OK(is_bank_doomed(k->bank, &doomed));
+    assert_int_equal(doomed.n, 0);
+    OK(is_bank_doom(k->bank, &k->pa, name)); /* encoded again while the file is in use */
+    OK(is_bank_doomed(k->bank, &doomed));
+    assert_int_equal(doomed.n, 0);
+    bank_kit_reopen(k, true);
+    FAILS(E_READONLY, is_bank_doom(k->bank, &k->pa, name));
+}
+
 static void test_placements(void **state)
 {
     bank_kit *k = *state;
@@ -427,6 +452,7 @@ int main(void)
         TEST(test_forget_by_attribute_and_all),
         TEST(test_forgotten_text_leaves_the_disk),
         TEST(test_doomed_names_survive_a_crash),
+        TEST(test_a_file_is_doomed_until_it_is_entered),
         TEST(test_placements),
         TEST(test_every_allocation_may_fail),
     };

@@ -66,6 +66,9 @@ is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, 
  * A name that is entered again as a segment is taken off. *out is is_names_free'd. */
 is_status is_bank_doomed(is_bank *b, is_names *out);
 is_status is_bank_doomed_done(is_bank *b, const is_names *names); /* their files are gone */
+/* Call before a segment's file is written: until is_bank_put_segment takes the name off, the file counts as one that must go, so
+ * that a crash in between leaves nothing that the books do not know. Survives kill -9; does not wait for the disk. */
+is_status is_bank_doom(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]);
 
 /* ---- Reading ------------------------------------------------------------------------------------------------------------- */
 

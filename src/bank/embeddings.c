@@ -43,19 +43,9 @@ static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerpri
 is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id,
                                 int version, const int8_t *q, uint32_t dim, float scale)
 {
-    is_status st;
-
     if (dim == 0) return is_fail(INFERSCALE_E_INVALID, "an embedding of no dimensions; check the embedder");
-    if (b->read_only) return is_fail(INFERSCALE_E_READONLY, "the bank %s was opened read-only; open it for writing", b->path);
-    IS_TRY(bank_lock(b));
-    sqlite3_exec(b->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL);
-    st = bank_fail(b, sqlite3_exec(b->db, "BEGIN IMMEDIATE", NULL, NULL, NULL));
-    if (st == INFERSCALE_OK) st = put(b, p, fingerprint, id, version, q, dim, scale);
-    if (st == INFERSCALE_OK) st = bank_fail(b, sqlite3_exec(b->db, "COMMIT", NULL, NULL, NULL));
-    if (st != INFERSCALE_OK && !sqlite3_get_autocommit(b->db)) sqlite3_exec(b->db, "ROLLBACK", NULL, NULL, NULL);
-    sqlite3_exec(b->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
-    bank_unlock(b);
-    return st;
+    IS_TRY(bank_begin_lazy(b));
+    return bank_end_lazy(b, put(b, p, fingerprint, id, version, q, dim, scale));
 }
 
 is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES],

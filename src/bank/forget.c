@@ -62,21 +62,34 @@ static is_status dependents(is_bank *b, const is_partition *p, int64_t item_id, 
     return st != INFERSCALE_OK ? st : ended;
 }
 
-/* A file shared with a segment that stays (an equal text elsewhere) stays too. */
-static is_status doom(is_bank *b, const is_partition *p, const uint8_t *name, is_names *stale)
+static is_status insert_doomed(is_bank *b, const is_partition *p, const uint8_t *name)
+{
+    sql q = sql_open(b, "INSERT INTO doomed(partition_id, name) VALUES(?1, ?2) ON CONFLICT DO NOTHING");
+
+    sql_i64(&q, p->id);
+    sql_blob(&q, name, IS_HASH_BYTES);
+    return sql_run(&q, NULL);
+}
+
+static is_status in_use(is_bank *b, const is_partition *p, const uint8_t *name, bool *used)
 {
     is_status st;
-    int64_t used;
     sql q = sql_open(b, "SELECT 1 FROM segments WHERE partition_id = ?1 AND name = ?2");
 
     sql_i64(&q, p->id);
     sql_blob(&q, name, IS_HASH_BYTES);
-    used = sql_one_i64(&q, 0, &st);
-    if (st != INFERSCALE_OK || used) return st;
-    q = sql_open(b, "INSERT INTO doomed(partition_id, name) VALUES(?1, ?2) ON CONFLICT DO NOTHING");
-    sql_i64(&q, p->id);
-    sql_blob(&q, name, IS_HASH_BYTES);
-    IS_TRY(sql_run(&q, NULL));
+    *used = sql_one_i64(&q, 0, &st) != 0;
+    return st;
+}
+
+/* A file shared with a segment that stays (an equal text elsewhere) stays too. */
+static is_status doom(is_bank *b, const is_partition *p, const uint8_t *name, is_names *stale)
+{
+    bool used = false;
+
+    IS_TRY(in_use(b, p, name, &used));
+    if (used) return INFERSCALE_OK;
+    IS_TRY(insert_doomed(b, p, name));
     return stale ? bank_names_add(stale, name) : INFERSCALE_OK;
 }
 
@@ -249,4 +262,15 @@ is_status is_bank_doomed_done(is_bank *b, const is_names *names)
         st = sql_run(&q, NULL);
     }
     return bank_end(b, st);
+}
+
+is_status is_bank_doom(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES])
+{
+    bool used = false;
+    is_status st;
+
+    IS_TRY(bank_begin_lazy(b));
+    st = in_use(b, p, name, &used); /* encoding again: the file that is there is wanted */
+    if (st == INFERSCALE_OK && !used) st = insert_doomed(b, p, name);
+    return bank_end_lazy(b, st);
 }

@@ -95,11 +95,16 @@ static void roll_back(is_bank *b)
         is_log(IS_LOG_ERROR, "bank: a transaction could not be rolled back");
 }
 
+static is_status refuse_read_only(const is_bank *b)
+{
+    return is_fail(INFERSCALE_E_READONLY, "the bank %s was opened read-only; open it for writing", b->path);
+}
+
 is_status bank_begin(is_bank *b)
 {
     is_status st;
 
-    if (b->read_only) return is_fail(INFERSCALE_E_READONLY, "the bank %s was opened read-only; open it for writing", b->path);
+    if (b->read_only) return refuse_read_only(b);
     IS_TRY(bank_lock(b));
     st = run_literal(b, "BEGIN IMMEDIATE");
     if (st != INFERSCALE_OK) bank_unlock(b);
@@ -110,6 +115,27 @@ is_status bank_end(is_bank *b, is_status st)
 {
     if (st == INFERSCALE_OK) st = run_literal(b, "COMMIT");
     if (st != INFERSCALE_OK) roll_back(b);
+    bank_unlock(b);
+    return st;
+}
+
+/* synchronous is no part of the transaction: it is set before one begins, and executed when prepared, so not cached. */
+is_status bank_begin_lazy(is_bank *b)
+{
+    is_status st;
+
+    if (b->read_only) return refuse_read_only(b);
+    IS_TRY(bank_lock(b));
+    st = bank_fail(b, sqlite3_exec(b->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL));
+    if (st == INFERSCALE_OK) st = run_literal(b, "BEGIN IMMEDIATE");
+    return st == INFERSCALE_OK ? st : bank_end_lazy(b, st);
+}
+
+is_status bank_end_lazy(is_bank *b, is_status st)
+{
+    if (st == INFERSCALE_OK) st = run_literal(b, "COMMIT");
+    if (st != INFERSCALE_OK) roll_back(b);
+    sqlite3_exec(b->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
     bank_unlock(b);
     return st;
 }
