@@ -51,8 +51,7 @@ static void append_entry(server *s, json_t *data, size_t i, size_t n, json_t *in
     json_t *entry = json_object(), *vector = json_array();
 
     add_vector(vector, json_string_value(json_array_get(input, at)), s->mood == WRONG_DIM && s->requests > 1 ? DIM - 1 : DIM);
-    if (s->mood == ZERO && s->requests > 1) json_array_clear(vector), json_array_extend(vector, json_pack("[i,i,i,i,i]", 0, 0,
-            0, 0, 0));
+    for (size_t d = 0; s->mood == ZERO && s->requests > 1 && d < DIM; d++) json_array_set_new(vector, d, json_integer(0));
     if (s->mood == TEXT_VALUES && s->requests > 1) json_array_set_new(vector, 2, json_string("x"));
     if (s->mood != NO_INDEX) json_object_set_new(entry, "index", json_integer(s->mood == DOUBLE_INDEX ? 0 : (json_int_t)at));
     json_object_set_new(entry, "embedding", vector);
