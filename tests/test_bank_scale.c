@@ -32,7 +32,7 @@ static void fill(bank_kit *k, const is_partition *p, const inferscale_scope *sco
     for (int i = 0; i < n; i++) {
         snprintf(texts[i], sizeof *texts, "%d of %s", i, scope->user);
         facts[i].text = turns[i].text = turns[i].external_id = texts[i];
-        turns[i].conversation = i % 2 ? "odd" : "even";
+        turns[i].conversation = i < 4 ? "first" : i % 2 ? "odd" : "even";
     }
     OK(is_bank_add_facts(k->bank, p, scope, facts, (size_t)n, events));
     OK(is_bank_add_turns(k->bank, p, scope, turns, (size_t)n, NULL));
@@ -59,7 +59,7 @@ static const char *const names[CALLS] = { "add a fact", "add it again", "add a t
 static void measure(bank_kit *k, const is_partition *p, const inferscale_scope *scope, int64_t out[CALLS])
 {
     inferscale_fact f = { .text = "the fact that is measured" };
-    inferscale_turn t = { .text = "the turn that is measured", .external_id = "measured", .conversation = "odd" };
+    inferscale_turn t = { .text = "the turn that is measured", .external_id = "measured", .conversation = "first" };
     inferscale_event e;
     inferscale_list *l = NULL;
     is_segment_row *rows = NULL;
