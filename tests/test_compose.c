@@ -226,8 +226,8 @@ static void test_rows_and_columns(void **state)
 static void plane_once(is_segment *const *segments, const is_rope *r, uint32_t plane, bool columns, bool gaps, uint64_t *seed)
 {
     const is_plane *p = &is_segment_info(segments[0])->geometry->planes[plane];
-    is_compose_span spans[9];
-    size_t n = 1 + kv_below(seed, 9);
+    is_compose_span spans[150]; /* more than the composer keeps on its stack */
+    size_t n = 1 + kv_below(seed, kv_below(seed, 20) ? 9 : 150);
     is_codec to = (is_codec)kv_below(seed, 3);
     size_t b = is_codec_bytes(to), total = 0, lead = 64 + 2 * kv_below(seed, 40);
     size_t head_stride = p->head_dim + (gaps ? 3 : 0), token_stride = head_stride * p->n_heads + (gaps ? 5 : 0), column_stride, bytes;
@@ -272,11 +272,12 @@ static void test_planes_of_many_spans(void **state)
 
     for (int round = 0; round < 300; round++) {
         is_geometry *g = round % 10 ? kv_random_geometry(&seed) : kv_geometry(2, 1 + round % 3, 128, IS_PAIR_HALVES, 0, 128, 1e4, 1);
+        is_codec codec = (is_codec)(round % 4 ? 1 : kv_below(&seed, 3));
         is_segment *segments[4];
         is_rope *r;
 
         for (int i = 0; i < 4; i++) /* now and then long enough for several tiles of columns */
-            segments[i] = kv_segment(g, (is_codec)(round % 4 ? 1 : kv_below(&seed, 3)), 1 + kv_below(&seed, round % 20 ? 60 : 1500), (uint8_t)i, &seed);
+            segments[i] = kv_segment(g, codec, 1 + kv_below(&seed, round % 20 ? 60 : 1500), (uint8_t)i, &seed);
         OK(is_rope_new(g, 2500, &r));
         for (int i = 0; i < 8; i++) plane_once(segments, r, kv_below(&seed, g->n_planes), i & 1, i & 2, &seed);
         is_rope_free(r);
@@ -364,6 +365,10 @@ static void test_refusals(void **state)
         assert_int_equal(is_compose_plane_rows(spans, 2, r, 1, IS_CODEC_F16, dst, 192, 64, true), INFERSCALE_E_INVALID);
         assert_int_equal(is_compose_plane_columns(spans, 2, r, 1, IS_CODEC_F16, dst, 16, true), INFERSCALE_E_INVALID);
         spans[1].segment = narrow; /* same shape, another rotation */
+        assert_int_equal(is_compose_plane_rows(spans, 2, r, 0, IS_CODEC_F16, dst, 192, 64, false), INFERSCALE_E_INVALID);
+        is_segment_unref(narrow);
+        narrow = kv_segment(g, IS_CODEC_BF16, 8, 2, &seed); /* another codec */
+        spans[1].segment = narrow;
         assert_int_equal(is_compose_plane_rows(spans, 2, r, 0, IS_CODEC_F16, dst, 192, 64, false), INFERSCALE_E_INVALID);
         spans[1].segment = NULL;
         assert_int_equal(is_compose_plane_rows(spans, 2, r, 0, IS_CODEC_F16, dst, 192, 64, false), INFERSCALE_E_INVALID);

@@ -13,12 +13,13 @@
 
 #include <string.h>
 
+#include "base/mem.h"
 #include "kv/kernels.h"
 #include "kv/rope_table.h"
 #include "kv/segment_layout.h"
 
 enum {
-    BLOCK_BYTES = 2 << 10,  /* destination bytes of a block of tokens */
+    BLOCK_BYTES = 3 << 9,  /* destination bytes of a block of tokens */
     AHEAD_BYTES = 12 << 10, /* how far reading ahead is ahead */
     STAGE_BYTES = 16 << 10, /* one token's row of 4,096 f32 fits */
     LINE = 64,
@@ -26,126 +27,159 @@ enum {
     TILE_STEP = TILE_RUN + LINE, /* not a power of two: columns must not all fall into the same cache set */
 };
 
+/* One span, resolved: what the loops need and nothing that would make them wait for a segment's own memory. */
+typedef struct run {
+    const uint8_t *src;  /* the first token of the first head wanted */
+    size_t src_head;     /* bytes from head to head */
+    uint32_t n, pos;
+} run;
+
+enum { RUNS_ON_STACK = 128 };
+
 /* What all spans of a call share. */
 typedef struct compose_job {
     const is_kernels *k;
-    const is_rope *rope;
-    const is_compose_span *spans;
-    size_t n_spans;
-    uint32_t plane, head_begin, n_heads, head_dim;
-    is_codec to;
-    size_t dst_row; /* bytes of one head of one token */
+    const is_plane *p;
+    const is_rope_set *set; /* NULL = nothing rotates */
+    run *runs, on_stack[RUNS_ON_STACK];
+    size_t n_runs;
+    uint32_t head_begin, n_heads, head_dim;
+    is_codec from, to;
+    size_t src_row, dst_row; /* bytes of one head of one token */
 } compose_job;
 
-static const is_plane *plane_of(const compose_job *j, const is_compose_span *s)
+static bool same_plane(const is_plane *a, const is_plane *b)
 {
-    return &s->segment->geometry->planes[j->plane];
+    return a->n_heads == b->n_heads && a->head_dim == b->head_dim && a->pairing == b->pairing && a->freq == b->freq &&
+           a->rot_begin == b->rot_begin && a->rot_dim == b->rot_dim;
 }
 
-static is_status check_span(const compose_job *j, const is_compose_span *s)
+static is_status resolve(compose_job *j, const is_compose_span *s, const is_geometry *g, const is_rope *rope, uint32_t plane, run *out)
 {
-    const is_plane *p;
+    const is_segment *seg = s->segment;
 
-    if (!s->segment || j->plane >= s->segment->geometry->n_planes)
-        return is_fail(INFERSCALE_E_INVALID, "composing plane %u of a segment that has none such; check the engine's geometry", j->plane);
-    p = plane_of(j, s);
-    if (s->token_begin > s->token_end || s->token_end > s->segment->desc.n_tokens || j->head_begin > p->n_heads ||
-        j->n_heads > p->n_heads - j->head_begin || j->head_dim != p->head_dim)
-        return is_fail(INFERSCALE_E_INVALID, "tokens %u to %u, %u heads x %u from %u on are not in a segment of %u tokens and %u heads x %u; "
-                       "ask for rows that are there", s->token_begin, s->token_end, j->n_heads, j->head_dim, j->head_begin,
-                       s->segment->desc.n_tokens, p->n_heads, p->head_dim);
-    if (p->pairing == IS_PAIR_NONE || s->token_begin == s->token_end) return INFERSCALE_OK;
-    return is_rope_set_for(j->rope, p, s->pos, s->token_end - s->token_begin) ? INFERSCALE_OK : INFERSCALE_E_INVALID;
+    if (!seg || plane >= seg->geometry->n_planes || seg->desc.codec != j->from ||
+        (seg->geometry != g && !same_plane(&seg->geometry->planes[plane], j->p)))
+        return is_fail(INFERSCALE_E_INVALID, "segments of different models or codecs in one composition (plane %u); compose each kind by "
+                       "itself", plane);
+    if (s->token_begin > s->token_end || s->token_end > seg->desc.n_tokens)
+        return is_fail(INFERSCALE_E_INVALID, "tokens %u to %u of a segment of %u; ask for tokens that are there", s->token_begin,
+                       s->token_end, seg->desc.n_tokens);
+    out->n = s->token_end - s->token_begin;
+    out->pos = s->pos;
+    out->src_head = seg->desc.n_tokens * j->src_row;
+    out->src = seg->payload + seg->plane_at[plane] + j->head_begin * out->src_head + s->token_begin * j->src_row;
+    if (j->p->pairing == IS_PAIR_NONE || !out->n) return INFERSCALE_OK;
+    j->set = is_rope_set_for(rope, j->p, s->pos, out->n);
+    return j->set ? INFERSCALE_OK : INFERSCALE_E_INVALID;
 }
 
-/* Fills in what is left and checks every span before anything is written. head_end = UINT32_MAX: all heads. */
-static is_status prepare(compose_job *j, uint32_t head_begin, uint32_t head_end, const void *dst)
+/* Resolves and checks all spans before anything is written. head_end = UINT32_MAX: all heads. finish() is due even on failure. */
+static is_status prepare(compose_job *j, const is_compose_span *spans, size_t n, const is_rope *rope, uint32_t plane,
+                         uint32_t head_begin, uint32_t head_end, is_codec to, const void *dst)
 {
-    if (!dst || !j->n_spans || (unsigned)j->to > IS_CODEC_BF16 || head_begin > head_end || !j->spans[0].segment ||
-        j->plane >= j->spans[0].segment->geometry->n_planes)
-        return is_fail(INFERSCALE_E_INVALID, "composing needs segments, a destination, a plane and heads of them, and f32, f16 or bf16; "
-                       "check the engine's geometry");
+    const is_segment *first = n ? spans[0].segment : NULL;
+
+    j->runs = j->on_stack;
+    if (!dst || !first || (unsigned)to > IS_CODEC_BF16 || plane >= first->geometry->n_planes)
+        return is_fail(INFERSCALE_E_INVALID, "composing needs segments, a destination, a plane of them, and f32, f16 or bf16; check the "
+                       "engine's geometry");
+    j->p = &first->geometry->planes[plane];
+    if (head_end == UINT32_MAX) head_end = j->p->n_heads;
+    if (head_begin > head_end || head_end > j->p->n_heads)
+        return is_fail(INFERSCALE_E_INVALID, "heads %u to %u of %u; ask for heads that are there", head_begin, head_end, j->p->n_heads);
     j->k = is_kernels_best();
+    j->set = NULL;
     j->head_begin = head_begin;
-    j->n_heads = (head_end == UINT32_MAX ? plane_of(j, &j->spans[0])->n_heads : head_end) - head_begin;
-    j->head_dim = plane_of(j, &j->spans[0])->head_dim;
-    j->dst_row = j->head_dim * is_codec_bytes(j->to);
-    for (size_t i = 0; i < j->n_spans; i++) IS_TRY(check_span(j, &j->spans[i]));
+    j->n_heads = head_end - head_begin;
+    j->head_dim = j->p->head_dim;
+    j->from = first->desc.codec;
+    j->to = to;
+    j->src_row = j->head_dim * is_codec_bytes(j->from);
+    j->dst_row = j->head_dim * is_codec_bytes(to);
+    if (n > RUNS_ON_STACK && !(j->runs = is_malloc(n * sizeof *j->runs)))
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory composing %zu segments; use fewer facts", n);
+    for (j->n_runs = 0; j->n_runs < n; j->n_runs++)
+        IS_TRY(resolve(j, &spans[j->n_runs], first->geometry, rope, plane, &j->runs[j->n_runs]));
     return INFERSCALE_OK;
 }
 
-static const uint8_t *source(const compose_job *j, const is_compose_span *s, uint32_t head, uint32_t t, size_t src_row)
+static void finish(compose_job *j)
 {
-    return (const uint8_t *)is_segment_head(s->segment, j->plane, j->head_begin + head) + (s->token_begin + t) * src_row;
-}
-
-/* Tokens t .. t+n-1 of a span, heads head .. head+n_heads-1 of the job, to rows. */
-static void run_block(const compose_job *j, const is_compose_span *s, uint32_t head, uint32_t n_heads, uint32_t t, uint32_t n,
-                      uint8_t *dst, size_t dst_step, size_t dst_head)
-{
-    const is_plane *p = plane_of(j, s);
-    is_codec from = s->segment->desc.codec;
-    size_t src_row = p->head_dim * is_codec_bytes(from);
-    is_rows rows = {
-        .src = source(j, s, head, t, src_row), .dst = dst, .src_step = src_row, .dst_step = dst_step,
-        .src_head = (size_t)is_segment_head_bytes(s->segment, p), .dst_head = dst_head, .n_rows = n, .n_heads = n_heads,
-    };
-
-    if (p->pairing != IS_PAIR_NONE) {
-        const is_rope_set *set = &j->rope->sets[p->freq];
-        const float *row = set->rows + ((size_t)s->pos + t) * 2 * set->half;
-        is_rotate r = {
-            .rows = rows, .cos = row, .sin = row + set->half, .table_step = 2 * (size_t)set->half, .from = from, .to = j->to,
-            .head_dim = p->head_dim, .rot_begin = p->rot_begin, .rot_dim = p->rot_dim, .pairing = p->pairing,
-        };
-
-        j->k->rotate(&r);
-    } else if (from == j->to) {
-        j->k->copy(&rows, src_row);
-    } else {
-        for (uint32_t h = 0; h < n_heads; h++)
-            for (uint32_t i = 0; i < n; i++)
-                j->k->convert(from, (const uint8_t *)rows.src + h * rows.src_head + i * src_row, j->to, dst + h * dst_head + i * dst_step,
-                              p->head_dim);
-    }
+    if (j->runs != j->on_stack) is_free(j->runs);
 }
 
 /* ---- Reading ahead -------------------------------------------------------------------------------------------------------- */
 
+/* The token that is AHEAD_BYTES further on than the one being worked on, in this span or a later one. */
 typedef struct ahead {
-    const compose_job *j;
-    size_t span;
+    size_t run;
     uint32_t token;
 } ahead;
 
-/* Moves on by n tokens; with fetch, asks for their rows. */
-static void ahead_move(ahead *a, uint32_t n, bool fetch)
+static void ahead_move(const compose_job *j, ahead *a, uint32_t n)
 {
-    while (n && a->span < a->j->n_spans) {
-        const is_compose_span *s = &a->j->spans[a->span];
-        uint32_t left = s->token_end - s->token_begin - a->token, m = n < left ? n : left;
-        size_t src_row = a->j->head_dim * is_codec_bytes(s->segment->desc.codec);
+    while (a->run < j->n_runs) {
+        uint32_t left = j->runs[a->run].n - a->token;
 
-        for (uint32_t h = 0; fetch && h < a->j->n_heads; h++) {
-            const uint8_t *p = source(a->j, s, h, a->token, src_row);
-
-            for (size_t i = 0; i < m * src_row; i += LINE) __builtin_prefetch(p + i);
+        if (n < left) {
+            a->token += n;
+            return;
         }
-        n -= m;
-        a->token += m;
-        if (m < left) return;
-        a->span++;
+        n -= left;
+        a->run++;
         a->token = 0;
     }
 }
 
 static ahead ahead_start(const compose_job *j)
 {
-    ahead a = { .j = j };
-    size_t row = j->dst_row * j->n_heads;
+    ahead a = { 0 };
+    size_t row = j->src_row * j->n_heads;
 
-    ahead_move(&a, (uint32_t)(AHEAD_BYTES / (row ? row : 1)) + 1, false);
+    ahead_move(j, &a, (uint32_t)(AHEAD_BYTES / (row ? row : 1)) + 1);
     return a;
+}
+
+/* How many of n tokens from there on lie in one span. */
+static uint32_t ahead_limit(const compose_job *j, const ahead *a, uint32_t n)
+{
+    uint32_t left = a->run < j->n_runs ? j->runs[a->run].n - a->token : n;
+
+    return n < left ? n : left;
+}
+
+/* ---- A block -------------------------------------------------------------------------------------------------------------- */
+
+/* Tokens t .. t+n-1 of a span, heads head .. head+n_heads-1 of the job, to rows. a may be NULL. */
+static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_t n_heads, uint32_t t, uint32_t n, uint8_t *dst,
+                      size_t dst_step, size_t dst_head, const ahead *a)
+{
+    is_rows rows = {
+        .src = s->src + head * s->src_head + t * j->src_row, .dst = dst, .src_step = j->src_row, .dst_step = dst_step,
+        .src_head = s->src_head, .dst_head = dst_head, .n_rows = n, .n_heads = n_heads,
+    };
+
+    if (a && a->run < j->n_runs) {
+        rows.ahead = j->runs[a->run].src + a->token * j->src_row;
+        rows.ahead_head = j->runs[a->run].src_head;
+    }
+    if (j->set) {
+        const float *row = j->set->rows + ((size_t)s->pos + t) * 2 * j->set->half;
+        is_rotate r = {
+            .rows = rows, .cos = row, .sin = row + j->set->half, .table_step = 2 * (size_t)j->set->half, .from = j->from, .to = j->to,
+            .head_dim = j->head_dim, .rot_begin = j->p->rot_begin, .rot_dim = j->p->rot_dim, .pairing = j->p->pairing,
+        };
+
+        j->k->rotate(&r);
+    } else if (j->from == j->to) {
+        j->k->copy(&rows, j->src_row);
+    } else {
+        for (uint32_t h = 0; h < n_heads; h++)
+            for (uint32_t i = 0; i < n; i++)
+                j->k->convert(j->from, (const uint8_t *)rows.src + h * s->src_head + i * j->src_row, j->to,
+                              dst + h * dst_head + i * dst_step, j->head_dim);
+    }
 }
 
 static uint32_t block_tokens(size_t bytes, size_t row)
@@ -160,14 +194,11 @@ static void rows_plain(const compose_job *j, uint8_t *dst, size_t token_step, si
     uint32_t block = block_tokens(BLOCK_BYTES, j->dst_row * j->n_heads);
     ahead a = ahead_start(j);
 
-    for (size_t i = 0; i < j->n_spans; i++) {
-        const is_compose_span *s = &j->spans[i];
-        uint32_t n = s->token_end - s->token_begin;
-
-        for (uint32_t t = 0, m; t < n; t += m, dst += m * token_step) {
-            m = n - t < block ? n - t : block;
-            ahead_move(&a, m, true);
-            run_block(j, s, 0, j->n_heads, t, m, dst, token_step, head_step);
+    for (const run *s = j->runs; s < j->runs + j->n_runs; s++) {
+        for (uint32_t t = 0, m; t < s->n; t += m, dst += m * token_step) {
+            m = ahead_limit(j, &a, s->n - t < block ? s->n - t : block);
+            run_block(j, s, 0, j->n_heads, t, m, dst, token_step, head_step, &a);
+            ahead_move(j, &a, m);
         }
     }
 }
@@ -182,16 +213,13 @@ static void rows_stream(const compose_job *j, uint8_t *dst)
     uint8_t *line = dst - skip;
     ahead a = ahead_start(j);
 
-    for (size_t i = 0; i < j->n_spans; i++) {
-        const is_compose_span *s = &j->spans[i];
-        uint32_t n = s->token_end - s->token_begin;
-
-        for (uint32_t t = 0, m; t < n; t += m) {
+    for (const run *s = j->runs; s < j->runs + j->n_runs; s++) {
+        for (uint32_t t = 0, m; t < s->n; t += m) {
             size_t whole;
 
-            m = n - t < block ? n - t : block;
-            ahead_move(&a, m, true);
-            run_block(j, s, 0, j->n_heads, t, m, stage + fill, row, j->dst_row);
+            m = ahead_limit(j, &a, s->n - t < block ? s->n - t : block);
+            run_block(j, s, 0, j->n_heads, t, m, stage + fill, row, j->dst_row, &a);
+            ahead_move(j, &a, m);
             fill += m * row;
             whole = fill & ~(size_t)(LINE - 1);
             if (!whole) continue;
@@ -209,15 +237,19 @@ static void rows_stream(const compose_job *j, uint8_t *dst)
 is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane, is_codec dst_type,
                                 void *dst, size_t token_stride, size_t head_stride, bool stream)
 {
-    compose_job j = { .rope = rope, .spans = spans, .n_spans = n_spans, .plane = plane, .to = dst_type };
+    is_status st;
+    compose_job j;
     size_t b = is_codec_bytes(dst_type);
 
-    IS_TRY(prepare(&j, 0, UINT32_MAX, dst));
+    st = prepare(&j, spans, n_spans, rope, plane, 0, UINT32_MAX, dst_type, dst);
+    if (st != INFERSCALE_OK) goto done;
     if (stream && head_stride == j.head_dim && token_stride == (size_t)j.head_dim * j.n_heads && j.dst_row * j.n_heads <= STAGE_BYTES)
         rows_stream(&j, dst);
     else
         rows_plain(&j, dst, token_stride * b, head_stride * b);
-    return INFERSCALE_OK;
+done:
+    finish(&j);
+    return st;
 }
 
 is_status is_compose_rows(const is_segment *s, const is_rope *rope, uint32_t plane, uint32_t token_begin, uint32_t token_end,
@@ -225,10 +257,10 @@ is_status is_compose_rows(const is_segment *s, const is_rope *rope, uint32_t pla
                           size_t head_stride)
 {
     is_compose_span span = { .segment = s, .token_begin = token_begin, .token_end = token_end, .pos = pos };
-    compose_job j = { .rope = rope, .spans = &span, .n_spans = 1, .plane = plane, .to = dst_type };
+    compose_job j;
     size_t b = is_codec_bytes(dst_type);
 
-    IS_TRY(prepare(&j, head_begin, head_end, dst));
+    IS_TRY(prepare(&j, &span, 1, rope, plane, head_begin, head_end, dst_type, dst)); /* one run: nothing to free */
     rows_plain(&j, dst, token_stride * b, head_stride * b);
     return INFERSCALE_OK;
 }
@@ -243,40 +275,45 @@ static transpose_fn transpose_for(const compose_job *j)
 }
 
 /* Bits stay as they are: no rotation, no conversion. */
-static bool is_copy(const compose_job *j, const is_compose_span *s)
+static bool is_copy(const compose_job *j)
 {
-    return plane_of(j, s)->pairing == IS_PAIR_NONE && s->segment->desc.codec == j->to;
+    return !j->set && j->from == j->to;
 }
 
 /* One head of one span; what has to be rotated or converted first goes through a stage. */
-static void columns_head(const compose_job *j, const is_compose_span *s, uint32_t head, uint8_t *dst, size_t column_step)
+static void columns_head(const compose_job *j, const run *s, uint32_t head, uint8_t *dst, size_t column_step)
 {
     _Alignas(LINE) uint8_t stage[STAGE_BYTES];
-    uint32_t n = s->token_end - s->token_begin, block = block_tokens(STAGE_BYTES, j->dst_row);
+    uint32_t block = block_tokens(STAGE_BYTES, j->dst_row);
     transpose_fn transpose = transpose_for(j);
 
-    if (is_copy(j, s)) {
-        transpose(source(j, s, head, 0, j->dst_row), j->dst_row, dst, column_step, n, j->head_dim);
+    if (is_copy(j)) {
+        transpose(s->src + head * s->src_head, j->dst_row, dst, column_step, s->n, j->head_dim);
         return;
     }
-    for (uint32_t t = 0, m; t < n; t += m) {
-        m = n - t < block ? n - t : block;
-        run_block(j, s, head, 1, t, m, stage, j->dst_row, 0);
+    for (uint32_t t = 0, m; t < s->n; t += m) {
+        m = s->n - t < block ? s->n - t : block;
+        run_block(j, s, head, 1, t, m, stage, j->dst_row, 0, NULL);
         transpose(stage, j->dst_row, dst + t * is_codec_bytes(j->to), column_step, m, j->head_dim);
     }
 }
 
+/* Asks for all rows of the span after s. Long ones the hardware reads ahead by itself. */
+static void fetch_next(const compose_job *j, const run *s)
+{
+    size_t bytes = ++s < j->runs + j->n_runs ? s->n * j->src_row : 0;
+
+    if (bytes > 2 * AHEAD_BYTES) return;
+    for (uint32_t h = 0; h < j->n_heads; h++)
+        for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(s->src + h * s->src_head + i);
+}
+
 static void columns_plain(const compose_job *j, uint8_t *dst, size_t column_step)
 {
-    ahead a = ahead_start(j);
-
-    for (size_t i = 0; i < j->n_spans; i++) {
-        const is_compose_span *s = &j->spans[i];
-        uint32_t n = s->token_end - s->token_begin;
-
-        ahead_move(&a, n, true);
+    for (const run *s = j->runs; s < j->runs + j->n_runs; s++) {
+        fetch_next(j, s);
         for (uint32_t h = 0; h < j->n_heads; h++) columns_head(j, s, h, dst + (size_t)h * j->head_dim * column_step, column_step);
-        dst += n * is_codec_bytes(j->to);
+        dst += s->n * is_codec_bytes(j->to);
     }
 }
 
@@ -296,20 +333,16 @@ static void columns_stream_dims(const compose_job *j, uint32_t head, uint32_t di
 {
     size_t b = is_codec_bytes(j->to);
     transpose_fn transpose = transpose_for(j);
-    ahead a = ahead_start(j);
     tile out;
 
     out.run = 0;
-    for (size_t i = 0; i < j->n_spans; i++) {
-        const is_compose_span *s = &j->spans[i];
-        uint32_t n = s->token_end - s->token_begin;
-
-        if (!head && !dim) ahead_move(&a, n, true);
-        for (uint32_t t = 0, m; t < n; t += m) {
+    for (const run *s = j->runs; s < j->runs + j->n_runs; s++) {
+        if (!head && !dim) fetch_next(j, s);
+        for (uint32_t t = 0, m; t < s->n; t += m) {
             uint32_t room = (uint32_t)((TILE_RUN - out.run) / b);
 
-            m = n - t < room ? n - t : room;
-            transpose(source(j, s, head, t, j->dst_row) + dim * b, j->dst_row, out.data + out.run, TILE_STEP, m, n_dims);
+            m = s->n - t < room ? s->n - t : room;
+            transpose(s->src + head * s->src_head + t * j->src_row + dim * b, j->src_row, out.data + out.run, TILE_STEP, m, n_dims);
             out.run += m * b;
             if (out.run < TILE_RUN) continue;
             tile_flush(j, &out, dst, column_step, n_dims);
@@ -334,23 +367,23 @@ static void columns_stream(const compose_job *j, uint8_t *dst, size_t column_ste
 is_status is_compose_plane_columns(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane,
                                    is_codec dst_type, void *dst, size_t column_stride, bool stream)
 {
-    compose_job j = { .rope = rope, .spans = spans, .n_spans = n_spans, .plane = plane, .to = dst_type };
     size_t column_step = column_stride * is_codec_bytes(dst_type);
+    compose_job j;
+    is_status st = prepare(&j, spans, n_spans, rope, plane, 0, UINT32_MAX, dst_type, dst);
 
-    IS_TRY(prepare(&j, 0, UINT32_MAX, dst));
-    for (size_t i = 0; i < n_spans; i++) stream = stream && is_copy(&j, &spans[i]);
-    if (stream) columns_stream(&j, dst, column_step);
-    else columns_plain(&j, dst, column_step);
-    return INFERSCALE_OK;
+    if (st == INFERSCALE_OK && stream && is_copy(&j)) columns_stream(&j, dst, column_step);
+    else if (st == INFERSCALE_OK) columns_plain(&j, dst, column_step);
+    finish(&j);
+    return st;
 }
 
 is_status is_compose_columns(const is_segment *s, const is_rope *rope, uint32_t plane, uint32_t token_begin, uint32_t token_end,
                              uint32_t head_begin, uint32_t head_end, uint32_t pos, is_codec dst_type, void *dst, size_t column_stride)
 {
     is_compose_span span = { .segment = s, .token_begin = token_begin, .token_end = token_end, .pos = pos };
-    compose_job j = { .rope = rope, .spans = &span, .n_spans = 1, .plane = plane, .to = dst_type };
+    compose_job j;
 
-    IS_TRY(prepare(&j, head_begin, head_end, dst));
+    IS_TRY(prepare(&j, &span, 1, rope, plane, head_begin, head_end, dst_type, dst));
     columns_plain(&j, dst, column_stride * is_codec_bytes(dst_type));
     return INFERSCALE_OK;
 }

@@ -4,7 +4,7 @@
  * dimension-major columns (dst[head][dim][token], llama.cpp's transposed V). All strides are in elements of dst_type. Where
  * source and destination type are the same and nothing rotates, bits are copied; else values are rounded once.
  *
- * Errors of all: E_INVALID (ranges, position outside the table, another model's table); nothing is written then. */
+ * Errors of all: E_INVALID (ranges, position outside the table, another model's table), E_NOMEM; nothing is written then. */
 #ifndef IS_KV_COMPOSE_H
 #define IS_KV_COMPOSE_H
 
@@ -25,7 +25,7 @@ typedef struct is_compose_span {
 enum { IS_COMPOSE_STREAM_BYTES = 6 << 20 };
 
 /* One plane, all heads, all spans one after another: the fast way. The tokens of spans[0] come first, then those of spans[1], ...
- * Segments must share the plane's shape. stream: write past the caches (rows: only if they lie without gaps). */
+ * Segments must share the plane's shape and the codec. stream: write past the caches (rows: only if they lie without gaps). */
 is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane, is_codec dst_type,
                                 void *dst, size_t token_stride, size_t head_stride, bool stream);
 /* Element (head, dim, i-th token of all) goes to dst[(head * head_dim + dim) * column_stride + i]. */

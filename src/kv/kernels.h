@@ -15,11 +15,12 @@
 #include "kv/codec.h"
 #include "kv/geometry.h"
 
-/* n_heads x n_rows rows; steps in bytes, from row to row and from head to head. */
+/* n_heads x n_rows rows; steps in bytes, from row to row and from head to head. While a row is worked on, the row of the same
+ * place at `ahead` is asked for (same steps; only read ahead, so it may be anything; NULL = nothing). */
 typedef struct is_rows {
-    const void *src;
+    const void *src, *ahead;
     void *dst;
-    size_t src_step, dst_step, src_head, dst_head;
+    size_t src_step, dst_step, src_head, dst_head, ahead_head;
     size_t n_rows, n_heads;
 } is_rows;
 

@@ -20,6 +20,13 @@
 #define IS_SIZE_f16 2
 #define IS_SIZE_bf16 2
 
+/* Asks for bytes that will be read soon: one line at a time between the stores, for a burst of requests would take all of the
+ * processor's line buffers, which stores past the caches need too. */
+IS_INLINE void fetch(const uint8_t *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
+
 /* ---- Convert -------------------------------------------------------------------------------------------------------------- */
 
 #define IS_CONVERT(F, T)                                                                                                       \
@@ -42,87 +49,124 @@
 
 /* ---- Rotate --------------------------------------------------------------------------------------------------------------- */
 
-/* One vector of pairs: both halves are loaded before anything is stored, so that a row may be rotated in place. */
+/* A vector of pairs is loaded whole before anything of it is stored, so that a row may be rotated in place. The two commonest
+ * head sizes have loops of known length: their rows are too short for the branches of the general one. */
 #define IS_ROTATE_HALVES(F, T)                                                                                                 \
-    static IS_TARGET void halves_head_##F##_##T(const is_rotate *r, const uint8_t *s, uint8_t *d)                              \
+    IS_INLINE void halves_row_##F##_##T(const uint8_t *s, uint8_t *d, const float *cos, const float *sin, const size_t half)   \
     {                                                                                                                          \
-        const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
-        const size_t src_step = r->rows.src_step, dst_step = r->rows.dst_step, table_step = r->table_step;                     \
-        const float *cos = r->cos, *sin = r->sin;                                                                              \
+        const uint8_t *s0 = s, *s1 = s + half * IS_SIZE_##F;                                                                   \
+        uint8_t *d0 = d, *d1 = d + half * IS_SIZE_##T;                                                                         \
+        size_t i = 0;                                                                                                          \
                                                                                                                                \
-        for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {             \
-            const uint8_t *s0 = s + begin * IS_SIZE_##F, *s1 = s0 + half * IS_SIZE_##F;                                        \
-            uint8_t *d0 = d + begin * IS_SIZE_##T, *d1 = d0 + half * IS_SIZE_##T;                                              \
-            size_t i = 0;                                                                                                      \
+        for (; i + IS_W <= half; i += IS_W) {                                                                                  \
+            vf a = ld_##F(s0 + i * IS_SIZE_##F), b = ld_##F(s1 + i * IS_SIZE_##F);                                             \
+            vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                       \
                                                                                                                                \
-            if (begin) convert_##F##_##T(s, d, begin);                                                                         \
-            for (; i + IS_W <= half; i += IS_W) {                                                                              \
-                vf a = ld_##F(s0 + i * IS_SIZE_##F), b = ld_##F(s1 + i * IS_SIZE_##F);                                         \
-                vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                   \
+            st_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)));                                                     \
+            st_##T(d1 + i * IS_SIZE_##T, v_add(v_mul(a, z), v_mul(b, c)));                                                     \
+        }                                                                                                                      \
+        if (i < half) {                                                                                                        \
+            long k = (long)(half - i);                                                                                         \
+            vf a = ldn_##F(s0 + i * IS_SIZE_##F, k), b = ldn_##F(s1 + i * IS_SIZE_##F, k);                                     \
+            vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                       \
                                                                                                                                \
-                st_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)));                                                 \
-                st_##T(d1 + i * IS_SIZE_##T, v_add(v_mul(a, z), v_mul(b, c)));                                                 \
-            }                                                                                                                  \
-            if (i < half) {                                                                                                    \
-                long k = (long)(half - i);                                                                                     \
-                vf a = ldn_##F(s0 + i * IS_SIZE_##F, k), b = ldn_##F(s1 + i * IS_SIZE_##F, k);                                 \
-                vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                   \
-                                                                                                                               \
-                stn_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)), k);                                             \
-                stn_##T(d1 + i * IS_SIZE_##T, v_add(v_mul(a, z), v_mul(b, c)), k);                                             \
-            }                                                                                                                  \
-            if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                             \
+            stn_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)), k);                                                 \
+            stn_##T(d1 + i * IS_SIZE_##T, v_add(v_mul(a, z), v_mul(b, c)), k);                                                 \
         }                                                                                                                      \
     }                                                                                                                          \
                                                                                                                                \
     static IS_TARGET void halves_##F##_##T(const is_rotate *r)                                                                 \
     {                                                                                                                          \
-        for (size_t h = 0; h < r->rows.n_heads; h++)                                                                           \
-            halves_head_##F##_##T(r, (const uint8_t *)r->rows.src + h * r->rows.src_head,                                      \
-                              (uint8_t *)r->rows.dst + h * r->rows.dst_head);                                                  \
+        const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
+        const size_t src_step = r->rows.src_step, dst_step = r->rows.dst_step, table = r->table_step;                          \
+                                                                                                                               \
+        for (size_t h = 0; h < r->rows.n_heads; h++) {                                                                         \
+            const uint8_t *s = (const uint8_t *)r->rows.src + h * r->rows.src_head;                                            \
+            uint8_t *d = (uint8_t *)r->rows.dst + h * r->rows.dst_head;                                                        \
+            const uint8_t *ahead = r->rows.ahead ? (const uint8_t *)r->rows.ahead + h * r->rows.ahead_head : s;                \
+            const float *cos = r->cos, *sin = r->sin;                                                                          \
+                                                                                                                               \
+            if (half == 32 && n == 64) {                                                                                       \
+                for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
+                    fetch(ahead, 64 * IS_SIZE_##F);                                                                            \
+                    ahead += src_step;                                                                                         \
+                    halves_row_##F##_##T(s, d, cos, sin, 32);                                                                  \
+                }                                                                                                              \
+            } else if (half == 64 && n == 128) {                                                                               \
+                for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
+                    fetch(ahead, 128 * IS_SIZE_##F);                                                                           \
+                    ahead += src_step;                                                                                         \
+                    halves_row_##F##_##T(s, d, cos, sin, 64);                                                                  \
+                }                                                                                                              \
+            } else {                                                                                                           \
+                for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
+                    fetch(ahead, n * IS_SIZE_##F);                                                                             \
+                    ahead += src_step;                                                                                         \
+                    if (begin) convert_##F##_##T(s, d, begin);                                                                 \
+                    halves_row_##F##_##T(s + begin * IS_SIZE_##F, d + begin * IS_SIZE_##T, cos, sin, half);                    \
+                    if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                     \
+                }                                                                                                              \
+            }                                                                                                                  \
+        }                                                                                                                      \
     }
 
 #define IS_ROTATE_ADJACENT(F, T)                                                                                               \
-    static IS_TARGET void adjacent_head_##F##_##T(const is_rotate *r, const uint8_t *s, uint8_t *d)                            \
+    IS_INLINE void adjacent_row_##F##_##T(const uint8_t *s, uint8_t *d, const float *cos, const float *sin, const size_t half) \
     {                                                                                                                          \
-        const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
-        const size_t src_step = r->rows.src_step, dst_step = r->rows.dst_step, table_step = r->table_step;                     \
-        const float *cos = r->cos, *sin = r->sin;                                                                              \
+        size_t i = 0;                                                                                                          \
                                                                                                                                \
-        for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table_step, sin += table_step) {             \
-            const uint8_t *s0 = s + begin * IS_SIZE_##F;                                                                       \
-            uint8_t *d0 = d + begin * IS_SIZE_##T;                                                                             \
-            size_t i = 0;                                                                                                      \
+        for (; i + IS_W <= half; i += IS_W) {                                                                                  \
+            vf p = ld_##F(s + 2 * i * IS_SIZE_##F), q = ld_##F(s + (2 * i + IS_W) * IS_SIZE_##F);                              \
+            vf a = v_even(p, q), b = v_odd(p, q), c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                  \
+            vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                     \
                                                                                                                                \
-            if (begin) convert_##F##_##T(s, d, begin);                                                                         \
-            for (; i + IS_W <= half; i += IS_W) {                                                                              \
-                vf p = ld_##F(s0 + 2 * i * IS_SIZE_##F), q = ld_##F(s0 + (2 * i + IS_W) * IS_SIZE_##F);                        \
-                vf a = v_even(p, q), b = v_odd(p, q);                                                                          \
-                vf c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                                                 \
-                vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                 \
+            st_##T(d + 2 * i * IS_SIZE_##T, v_low(y0, y1));                                                                    \
+            st_##T(d + (2 * i + IS_W) * IS_SIZE_##T, v_high(y0, y1));                                                          \
+        }                                                                                                                      \
+        if (i < half) {                                                                                                        \
+            long k = 2 * (long)(half - i), k0 = k < IS_W ? k : IS_W, k1 = k - k0;                                              \
+            vf p = ldn_##F(s + 2 * i * IS_SIZE_##F, k0), q = ldn_##F(s + (2 * i + IS_W) * IS_SIZE_##F, k1);                    \
+            vf a = v_even(p, q), b = v_odd(p, q), c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                  \
+            vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                     \
                                                                                                                                \
-                st_##T(d0 + 2 * i * IS_SIZE_##T, v_low(y0, y1));                                                               \
-                st_##T(d0 + (2 * i + IS_W) * IS_SIZE_##T, v_high(y0, y1));                                                     \
-            }                                                                                                                  \
-            if (i < half) {                                                                                                    \
-                long k = 2 * (long)(half - i), k0 = k < IS_W ? k : IS_W, k1 = k - k0;                                          \
-                vf p = ldn_##F(s0 + 2 * i * IS_SIZE_##F, k0), q = ldn_##F(s0 + (2 * i + IS_W) * IS_SIZE_##F, k1);              \
-                vf a = v_even(p, q), b = v_odd(p, q);                                                                          \
-                vf c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                                                 \
-                vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                 \
-                                                                                                                               \
-                stn_##T(d0 + 2 * i * IS_SIZE_##T, v_low(y0, y1), k0);                                                          \
-                stn_##T(d0 + (2 * i + IS_W) * IS_SIZE_##T, v_high(y0, y1), k1);                                                \
-            }                                                                                                                  \
-            if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                             \
+            stn_##T(d + 2 * i * IS_SIZE_##T, v_low(y0, y1), k0);                                                               \
+            stn_##T(d + (2 * i + IS_W) * IS_SIZE_##T, v_high(y0, y1), k1);                                                     \
         }                                                                                                                      \
     }                                                                                                                          \
                                                                                                                                \
     static IS_TARGET void adjacent_##F##_##T(const is_rotate *r)                                                               \
     {                                                                                                                          \
-        for (size_t h = 0; h < r->rows.n_heads; h++)                                                                           \
-            adjacent_head_##F##_##T(r, (const uint8_t *)r->rows.src + h * r->rows.src_head,                                    \
-                              (uint8_t *)r->rows.dst + h * r->rows.dst_head);                                                  \
+        const size_t half = r->rot_dim / 2, begin = r->rot_begin, end = begin + r->rot_dim, n = r->head_dim;                   \
+        const size_t src_step = r->rows.src_step, dst_step = r->rows.dst_step, table = r->table_step;                          \
+                                                                                                                               \
+        for (size_t h = 0; h < r->rows.n_heads; h++) {                                                                         \
+            const uint8_t *s = (const uint8_t *)r->rows.src + h * r->rows.src_head;                                            \
+            uint8_t *d = (uint8_t *)r->rows.dst + h * r->rows.dst_head;                                                        \
+            const uint8_t *ahead = r->rows.ahead ? (const uint8_t *)r->rows.ahead + h * r->rows.ahead_head : s;                \
+            const float *cos = r->cos, *sin = r->sin;                                                                          \
+                                                                                                                               \
+            if (half == 32 && n == 64) {                                                                                       \
+                for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
+                    fetch(ahead, 64 * IS_SIZE_##F);                                                                            \
+                    ahead += src_step;                                                                                         \
+                    adjacent_row_##F##_##T(s, d, cos, sin, 32);                                                                \
+                }                                                                                                              \
+            } else if (half == 64 && n == 128) {                                                                               \
+                for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
+                    fetch(ahead, 128 * IS_SIZE_##F);                                                                           \
+                    ahead += src_step;                                                                                         \
+                    adjacent_row_##F##_##T(s, d, cos, sin, 64);                                                                \
+                }                                                                                                              \
+            } else {                                                                                                           \
+                for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
+                    fetch(ahead, n * IS_SIZE_##F);                                                                             \
+                    ahead += src_step;                                                                                         \
+                    if (begin) convert_##F##_##T(s, d, begin);                                                                 \
+                    adjacent_row_##F##_##T(s + begin * IS_SIZE_##F, d + begin * IS_SIZE_##T, cos, sin, half);                  \
+                    if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                     \
+                }                                                                                                              \
+            }                                                                                                                  \
+        }                                                                                                                      \
     }
 
 #define IS_PAIR_OF_TYPES(F, T) IS_ROTATE_HALVES(F, T) IS_ROTATE_ADJACENT(F, T)
@@ -174,15 +218,13 @@ static IS_TARGET void copy(const is_rows *r, size_t row_bytes)
 {
     for (size_t h = 0; h < r->n_heads; h++) {
         const uint8_t *s = (const uint8_t *)r->src + h * r->src_head;
+        const uint8_t *ahead = r->ahead ? (const uint8_t *)r->ahead + h * r->ahead_head : s;
         uint8_t *d = (uint8_t *)r->dst + h * r->dst_head;
-        size_t n = r->n_rows;
 
-        if (row_bytes == r->src_step && row_bytes == r->dst_step) { /* one run */
-            memcpy(d, s, row_bytes * n);
-        } else if (row_bytes % (4 * IS_W)) {
-            for (; n--; s += r->src_step, d += r->dst_step) memcpy(d, s, row_bytes);
-        } else {
-            for (; n--; s += r->src_step, d += r->dst_step)
+        for (size_t n = r->n_rows; n--; s += r->src_step, d += r->dst_step, ahead += r->src_step) {
+            fetch(ahead, row_bytes);
+            if (row_bytes % (4 * IS_W)) memcpy(d, s, row_bytes);
+            else
                 for (size_t i = 0; i < row_bytes; i += 4 * IS_W) vi_set(d + i, vi_get(s + i));
         }
     }
