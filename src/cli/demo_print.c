@@ -108,7 +108,7 @@ void demo_print_k(const demo_k *rows, size_t n, int64_t runs)
     }
     printf("%sWhat k facts cost before the first token%s (medians of %lld, arms taken in turn)\n", cli_on(CLI_BOLD), cli_off(),
            (long long)runs);
-    printf("   %s%4s  %11s  %-9s %9s  %s%s\n", cli_on(CLI_DIM), "k", "fact tokens", "memory", "TTFT", "", cli_off());
+    printf("   %s%4s  %11s  %-9s %9s%s\n", cli_on(CLI_DIM), "k", "fact tokens", "memory", "TTFT", cli_off());
     for (size_t i = 0; i < n; i++) {
         char ms[32];
         cli_ms(rows[i].kv_ms, ms);
