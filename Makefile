@@ -27,7 +27,7 @@ OPT_release := -O2 -g
 OPT_asan    := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined\
                -Wno-format-truncation -Wno-format-overflow # guesses, when instrumented
 OPT_tsan    := -O1 -g -fno-omit-frame-pointer
-OPT_fuzz    := $(OPT_asan)
+OPT_fuzz    := $(OPT_asan) -Wno-unknown-warning-option
 MODE    := $(or $(OPT_$(BUILD)),$(error BUILD=$(BUILD) is not known; use release, asan, tsan or fuzz)) $(SAN)
 ALL_CFLAGS   := -std=c11 -D_GNU_SOURCE -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden -ffp-contract=off $(MODE) $(WARN) $(CFLAGS)
 ALL_CXXFLAGS := -std=c++17 -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden $(MODE) -Wall -Wextra $(CXXFLAGS)
