@@ -163,6 +163,17 @@ static void encoded_piece_by_piece(subject *s, const layout *l, work *w)
     subject_same(s, "piece by piece", w->oracle, w->got, w->n);
 }
 
+static void encoded_within(subject *s, uint32_t block)
+{
+    layout l;
+    work w;
+
+    lay_out(s, block, &l);
+    work_begin(s, &l, &w);
+    encoded_piece_by_piece(s, &l, &w);
+    work_end(&w);
+}
+
 static void identity_of(subject *s, uint32_t block)
 {
     char dir[64];
@@ -233,6 +244,9 @@ static void two_turns(subject *s, uint32_t batch, float *out)
         for (uint32_t k = 0; k < turns[i].n; k++) KIT_OK(is_engine_feed(s->e, run, s->ids[at + k]));
         kit_plan_begin(&p, at + turns[i].n);
     }
+    for (uint32_t i = 0; i < p.plan.n_parts; i++) p.parts[i].pos++; /* not where the sequence stands */
+    KIT_FAILS(INFERSCALE_E_INVALID, is_engine_extend(s->e, run, &p.plan, &opts, &stats));
+    for (uint32_t i = 0; i < p.plan.n_parts; i++) p.parts[i].pos--;
     KIT_OK(is_engine_extend(s->e, run, &p.plan, &opts, &stats));
     assert_int_equal(stats.tokens_injected, 30);
     assert_int_equal(stats.tokens_computed, 6 + QUESTION);
@@ -300,6 +314,27 @@ static void test_identity(void **state)
     subject_each(identity);
 }
 
+/* The context's size says nothing about windows: with a small one all layers' caches have the same number of cells. */
+static void test_small_context(void **state)
+{
+    static const uint32_t sizes[] = { 257, 512, 700 };
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        subject s;
+        uint32_t windows = 0;
+        subject_open(&s, "tiny-gemma3", i % 2, sizes[i]);
+        print_message("  context of %u: %s\n", sizes[i], is_engine_describe(s.e)->why_not);
+        assert_true(is_engine_describe(s.e)->can_inject);
+        for (uint32_t p = 0; p < is_engine_geometry(s.e)->n_planes; p++)
+            windows += is_engine_geometry(s.e)->planes[p].window == s.window;
+        assert_int_equal(windows, 12); /* K and V of six layers of seven */
+        assert_true(is_engine_describe(s.e)->n_ctx >= 244);
+        encoded_within(&s, 200);
+        subject_close(&s);
+    }
+    subject_verdict();
+}
+
 static void test_conversation(void **state)
 {
     subject_each(conversation);
@@ -314,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_small_context),
         cmocka_unit_test(test_conversation),
         cmocka_unit_test(test_prefix_stays_exact),
     };

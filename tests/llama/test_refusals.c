@@ -111,7 +111,7 @@ static void test_refusals(void **state)
     for (unsigned i = 0; i < tiny_model_count; i++) {
         subject s;
         if (tiny_models[i].can_inject) continue;
-        subject_open(&s, tiny_models[i].name, i & 1);
+        subject_open(&s, tiny_models[i].name, i & 1, SUBJECT_CTX);
         says_why(&s);
         refuses_stored(&s);
         answers_text(&s);

@@ -218,7 +218,7 @@ static int by_layer(const void *a, const void *b)
     return (int)x->is_v - (int)y->is_v;
 }
 
-/* Window layers are those whose cache is the smaller of two. */
+/* Window layers are those whose cache is the smaller of two (probe_context sees to it that it is smaller). */
 static uint32_t window_of(const is_llama *e, const is_probe_t *p, const is_found *f)
 {
     int64_t most = 0;
@@ -262,21 +262,34 @@ static is_status build(is_llama *e, is_probe_t *p, is_geometry **out)
     return INFERSCALE_OK;
 }
 
+/* Models with window layers are probed in a context of their own: a window's cache has room for the window and a micro-batch,
+ * so in a small context, cut to the context's size, it could not be told from the others. */
+static struct llama_context *probe_context(is_llama *e)
+{
+    int32_t window = llama_model_n_swa(e->model);
+
+    if (window <= 0) return e->capture;
+    return is_llama_context(e, (uint32_t)window + UBATCH + 1024, 1, UBATCH, e->info.flash_attention, e->tap);
+}
+
 is_status is_probe(is_llama *e, is_geometry **out)
 {
     int32_t tokens[5];
     is_probe_t p = { .n_tokens = 5 };
+    struct llama_context *ctx = probe_context(e);
     is_status st;
 
     *out = NULL;
+    if (!ctx) return is_fail(INFERSCALE_E_NOMEM, "not enough memory to read the model's graph; use a smaller model");
     for (uint32_t i = 0; i < p.n_tokens; i++) tokens[i] = (int32_t)((i + 1) % e->n_vocab);
-    llama_memory_clear(llama_get_memory(e->capture), true);
+    llama_memory_clear(llama_get_memory(ctx), true);
     e->tap->mode = 1;
     e->tap->probe = (struct is_probe *)&p;
-    st = is_llama_decode(e, e->capture, 0, tokens, p.n_tokens, 0, 0, true);
+    st = is_llama_decode(e, ctx, 0, tokens, p.n_tokens, 0, 0, true);
     e->tap->mode = 0;
     e->tap->probe = NULL;
-    llama_memory_clear(llama_get_memory(e->capture), true);
+    if (ctx == e->capture) llama_memory_clear(llama_get_memory(ctx), true);
+    else llama_free(ctx);
     if (st == INFERSCALE_OK && p.why[0]) st = is_fail(INFERSCALE_E_UNSUPPORTED, "%s", p.why);
     if (st == INFERSCALE_OK && p.n == 0) st = is_fail(INFERSCALE_E_UNSUPPORTED, "its graph writes no key-value cache that we know");
     if (st == INFERSCALE_OK) st = build(e, &p, out);

@@ -67,9 +67,9 @@ static void prompt(subject *s)
     s->all = (kit_ids){ s->ids, SUBJECT_CTX };
 }
 
-void subject_open(subject *s, const char *name, bool flash_attention)
+void subject_open(subject *s, const char *name, bool flash_attention, uint32_t n_ctx)
 {
-    is_engine_opts opts = { .n_ctx = SUBJECT_CTX, .n_threads = 1, .no_selftest = true };
+    is_engine_opts opts = { .n_ctx = n_ctx, .n_threads = 1, .no_selftest = true };
 
     memset(s, 0, sizeof *s);
     s->name = name;
@@ -83,7 +83,7 @@ void subject_open(subject *s, const char *name, bool flash_attention)
     opts.flash_attention = flash_attention ? INFERSCALE_FA_ON : INFERSCALE_FA_OFF;
     KIT_OK(is_engine_open(NULL, "llama", &opts, &s->e));
     s->n_vocab = is_engine_describe(s->e)->n_vocab;
-    if (is_engine_geometry(s->e)) KIT_OK(is_rope_new(is_engine_geometry(s->e), SUBJECT_CTX, &s->rope));
+    if (is_engine_geometry(s->e)) KIT_OK(is_rope_new(is_engine_geometry(s->e), n_ctx, &s->rope));
     s->o = oracle_open(s->path, SUBJECT_CTX, flash_attention);
     s->other = oracle_open(s->path, SUBJECT_CTX, !flash_attention);
     assert_true(s->o && s->other);
@@ -104,12 +104,15 @@ void subject_close(subject *s)
 
 floor_n subject_floor(subject *s, const is_plan *twin, const float *text)
 {
-    static const struct { uint32_t batch; bool other; } ways[] = { { 7, false }, { 48, false }, { 0, true }, { 24, true } };
+    static const struct { uint32_t batch; bool other; } ways[] = { /* the first four for models that take their time */
+        { 7, false }, { 48, false }, { 0, true }, { 24, true }, { 2, false }, { 16, false }, { 24, false }, { 65, false },
+        { 97, false }, { 150, false }, { 5, true }, { 60, true },
+    };
     float *other = is_malloc(s->n_vocab * sizeof *other);
     floor_n n = { SUBJECT_KL_FLOOR, SUBJECT_DIFF_FLOOR };
 
     assert_non_null(other);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = 0; i < (s->tiny ? sizeof ways / sizeof *ways : 4); i++) {
         is_run_opts opts = { .batch = ways[i].batch, .no_prefix_cache = true };
         if (ways[i].other) assert_true(oracle_prefill(s->other, s->ids, twin->n_tokens, opts.batch, other));
         else kit_logits(s->e, twin, &opts, other, NULL);
@@ -162,7 +165,7 @@ void subject_each(void (*test)(subject *s))
         if ((m && !m->can_inject) || (only && strcmp(only, name) != 0)) continue;
         for (int fa = 0; fa < 2; fa++) {
             subject s;
-            subject_open(&s, name, fa);
+            subject_open(&s, name, fa, SUBJECT_CTX);
             assert_true(is_engine_describe(s.e)->can_inject);
             test(&s);
             subject_close(&s);

@@ -30,7 +30,7 @@ typedef struct subject {
 
 /* Opens a model by name: "smollm2", "smollm2-f16" (the same weights without quantised arithmetic) or one of tiny_models, with
  * the plug-in "llama" ($INFERSCALE_PLUGINS says where it is). */
-void subject_open(subject *s, const char *name, bool flash_attention);
+void subject_open(subject *s, const char *name, bool flash_attention, uint32_t n_ctx /* <= SUBJECT_CTX */);
 void subject_close(subject *s);
 
 typedef struct floor_n { double kl, diff; } floor_n;

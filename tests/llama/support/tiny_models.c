@@ -22,6 +22,8 @@ const tiny_model tiny_models[] = {
     { .name = "tiny-qwen2", .arch = "qwen2", .can_inject = true, .n_layer = 3, DENSE },        /* halves, biases */
     { .name = "tiny-qwen3", .arch = "qwen3", .can_inject = true, .n_layer = 3, DENSE },        /* norms on queries and keys */
     { .name = "tiny-gemma3", .arch = "gemma3", .can_inject = true, .n_layer = 7, .window = 64, DENSE }, /* layer 5 is full */
+    { .name = "tiny-gemma3-wide", .arch = "gemma3", .can_inject = true, .n_layer = 7, .window = 64, .n_head = 8, .n_head_kv = 8,
+      .head_dim = 128, .rot_dim = 128, .n_embd = 128, .n_ff = 192 }, /* 28 KiB a token: long stretches are composed in pieces */
     { .name = "tiny-stablelm", .arch = "stablelm", .can_inject = true, .n_layer = 3, HEADS, .rot_dim = 8 }, /* partial rotary */
     { .name = "tiny-smollm3", .arch = "smollm3", .can_inject = true, .n_layer = 4, DENSE },    /* the 4th layer has no RoPE */
     { .name = "tiny-mamba", .arch = "mamba", .why_not = "recurrent", .n_layer = 2, .n_embd = 128 },
@@ -138,6 +140,11 @@ static bool is(const writer *w, const char *name)
     return strcmp(w->m->name, name) == 0;
 }
 
+static bool is_gemma(const writer *w)
+{
+    return strcmp(w->m->arch, "gemma3") == 0;
+}
+
 static void write_rope(writer *w)
 {
     if (is(w, "tiny-llama-yarn") || is(w, "tiny-qwen2-yarn")) {
@@ -152,7 +159,7 @@ static void write_rope(writer *w)
         ggml_set_name(t, "rope_freqs.weight");
         gguf_add_tensor(w->gguf, t);
     }
-    if (is(w, "tiny-gemma3")) {
+    if (is_gemma(w)) {
         put_u32(w, "attention.sliding_window", w->m->window);
         put_f32(w, "rope.freq_base_swa", 10000);
     }
@@ -160,7 +167,7 @@ static void write_rope(writer *w)
         const int32_t sections[4] = { 4, 6, 6, 0 };
         gguf_set_arr_data(w->gguf, key(w, "rope.dimension_sections"), GGUF_TYPE_INT32, sections, 4);
     }
-    put_f32(w, "rope.freq_base", is(w, "tiny-gemma3") ? 1e6 : is(w, "tiny-llama3") ? 5e5 : 1e4);
+    put_f32(w, "rope.freq_base", is_gemma(w) ? 1e6 : is(w, "tiny-llama3") ? 5e5 : 1e4);
     put_u32(w, "rope.dimension_count", w->m->rot_dim);
 }
 
@@ -200,7 +207,7 @@ static void write_attention(writer *w, int l)
 {
     const tiny_model *m = w->m;
     int64_t q = (int64_t)m->n_head * m->head_dim, kv = (int64_t)m->n_head_kv * m->head_dim;
-    bool normed = is(w, "tiny-qwen3") || is(w, "tiny-gemma3") || is(w, "tiny-hunyuan");
+    bool normed = is(w, "tiny-qwen3") || is_gemma(w) || is(w, "tiny-hunyuan");
 
     matrix(w, l, "attn_q.weight", m->n_embd, q, 1.6);
     matrix(w, l, "attn_k.weight", m->n_embd, kv, 1.6);
@@ -249,7 +256,7 @@ static void write_layer(writer *w, int l)
     if (is(w, "tiny-mamba")) return;
     norm(w, l, "ffn_norm.weight", m->n_embd);
     if (biased_norms) tensor(w, l, "ffn_norm.bias", m->n_embd, 0, 0, 0.1);
-    if (is(w, "tiny-gemma3")) {
+    if (is_gemma(w)) {
         norm(w, l, "post_attention_norm.weight", m->n_embd);
         norm(w, l, "post_ffw_norm.weight", m->n_embd);
     }
@@ -268,7 +275,7 @@ bool tiny_model_write(const tiny_model *m, uint64_t seed, const char *path)
     w.ggml = ggml_init(mem);
     write_header(&w);
     /* gemma multiplies embeddings by the root of their length */
-    tensor(&w, -1, "token_embd.weight", m->n_embd, TINY_VOCAB, 0, is(&w, "tiny-gemma3") ? 1 / sqrt((double)m->n_embd) : 1);
+    tensor(&w, -1, "token_embd.weight", m->n_embd, TINY_VOCAB, 0, is_gemma(&w) ? 1 / sqrt((double)m->n_embd) : 1);
     norm(&w, -1, "output_norm.weight", m->n_embd);
     if (is(&w, "tiny-stablelm")) tensor(&w, -1, "output_norm.bias", m->n_embd, 0, 0, 0.1);
     matrix(&w, -1, "output.weight", m->n_embd, TINY_VOCAB, 2);
