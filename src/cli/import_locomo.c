@@ -16,7 +16,7 @@ typedef struct job {
     inferscale_scope scope;
     const locomo_conversation *c;
     int64_t *turn_ids;        /* [n_turns]; 0 = left out */
-    size_t turns, facts, known;
+    size_t turns, known_turns, facts, known;
     json_t *events;
     cli_progress progress;
     uint64_t done;
@@ -27,8 +27,29 @@ static is_status step(job *j, size_t n)
     j->done += n;
     cli_progress_at(&j->progress, j->done, j->c->n_turns + j->c->n_observations, "Importing");
     return *cli_interrupt() ? is_fail(INFERSCALE_E_CANCELLED,
-                                      "stopped; what was imported so far stays")
+                                      "stopped; what was imported stays, and importing again adds the rest")
                             : INFERSCALE_OK;
+}
+
+/* Finds the turns that an earlier import left, so that importing again adds only what is missing. */
+static is_status find_known(job *j)
+{
+    int64_t after = 0;
+
+    for (;;) {
+        inferscale_list *list = NULL;
+        IS_TRY(inferscale_ls(j->is, &j->scope, INFERSCALE_TURNS, after, 4 * BATCH, &list));
+        for (size_t i = 0; i < list->n; i++) {
+            const inferscale_item *item = &list->items[i];
+            after = item->id;
+            if (strcmp(item->conversation, j->c->id) != 0) continue;
+            for (size_t t = 0; t < j->c->n_turns; t++)
+                if (strcmp(j->c->turns[t].dia_id, item->external_id) == 0) j->turn_ids[t] = item->id;
+        }
+        size_t n = list->n;
+        inferscale_list_free(list);
+        if (n == 0) return INFERSCALE_OK;
+    }
 }
 
 static is_status add_turns(job *j)
@@ -44,6 +65,10 @@ static is_status add_turns(job *j)
 
         for (size_t i = from; i < to && st == INFERSCALE_OK; i++) {
             const locomo_turn *t = &c->turns[i];
+            if (j->turn_ids[i]) {
+                j->known_turns++;
+                continue;
+            }
             char *text = locomo_turn_text(t);
             if (!text) {
                 st = is_fail(INFERSCALE_E_NOMEM, "out of memory during the import; free some and import again");
@@ -134,13 +159,15 @@ static int report(const cli_args *a, job *j)
     int rc = CLI_OK;
 
     if (!cli_wants_json(a)) {
-        printf("Imported %zu facts (%zu were known) and %zu turns of %s.\n", j->facts, j->known, j->turns, j->c->id);
+        printf("Imported %zu facts (%zu were known) and %zu turns (%zu were known) of %s.\n", j->facts, j->known, j->turns,
+               j->known_turns, j->c->id);
         fflush(stdout);
     }
     if (!cli_flag(a, "--later")) rc = cli_encode_after(a, j->is, &j->scope, 1, &encoded);
     if (cli_wants_json(a)) {
-        json_t *o = json_pack("{s:o,s:O,s:I,s:I,s:I}", "conversation", cli_json_text(j->c->id), "facts", j->events, "added",
-                              (json_int_t)j->facts, "known", (json_int_t)j->known, "turns", (json_int_t)j->turns);
+        json_t *o = json_pack("{s:o,s:O,s:I,s:I,s:I,s:I}", "conversation", cli_json_text(j->c->id), "facts", j->events, "added",
+                              (json_int_t)j->facts, "known", (json_int_t)j->known, "turns", (json_int_t)j->turns,
+                              "known_turns", (json_int_t)j->known_turns);
         if (encoded) json_object_set(o, "encoded", encoded);
         cli_print_json(o);
     }
@@ -167,6 +194,7 @@ static int import(const cli_args *a, const locomo_conversation *c)
     cli_progress_start(&j.progress, "Importing", c->n_turns + c->n_observations);
     st = j.events && j.turn_ids ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM,
                                                           "out of memory for the import; free some and try again");
+    if (st == INFERSCALE_OK) st = find_known(&j);
     if (st == INFERSCALE_OK && store != 2) st = add_turns(&j);
     if (st == INFERSCALE_OK && store != 1) st = add_facts(&j);
     cli_progress_end(&j.progress);
