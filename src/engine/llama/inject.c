@@ -1,16 +1,16 @@
 /* inject.c - stored segments into the engine's cache.
  *
- * All stored facts of a run become one sequence-state blob: framing, then each plane's rows in token order, keys rotated to their
- * positions. The engine loads it into a scratch sequence (loading replaces a sequence), the cells are tagged as the live
+ * Stored facts that stand in a row become a sequence-state blob: framing, then each plane's rows in token order, keys rotated to
+ * their positions. The engine loads it into a scratch sequence (loading replaces a sequence), the cells are tagged as the live
  * sequence's too, and the scratch tag is dropped: no row moves twice. Window layers get exactly the cells inside the window of
- * the last injected position. */
+ * the last injected position.
+ *
+ * A long stretch goes in pieces, so that the composition buffer stays small (and in the last-level cache) whatever the context. */
 #include "engine/llama/internal.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { PLANES_ON_STACK = 512 };
+enum { LAYERS_MAX = 512, PIECE_BYTES = 16 << 20, PIECE_TOKENS_MIN = 64 };
 
 bool is_blob_reserve(is_llama *e, size_t bytes)
 {
@@ -42,66 +42,63 @@ is_status is_part_check(is_llama *e, const is_part *p)
     return INFERSCALE_OK;
 }
 
-/* Cells of a block for tokens at positions pos ... pos + n - 1: all, or those inside the window of the last one. */
-static uint32_t first_cell(const is_block *b, uint32_t pos, uint32_t n)
-{
-    uint32_t last = pos + n - 1;
+/* A run of stored parts, and the piece of it that is composed at a time. */
+typedef struct is_stretch {
+    const is_part *parts;
+    uint32_t n_parts, pos, end; /* positions [pos, end) of all of it */
+    uint32_t from, to;          /* of this piece */
+} is_stretch;
 
-    return b->window && last + 1 > b->window && last + 1 - b->window > pos ? last + 1 - b->window : pos;
+/* First position that a block holds: all, or those inside the window of the last one. */
+static uint32_t first_cell(const is_block *b, uint32_t pos, uint32_t end)
+{
+    return b->window && end > b->window && end - b->window > pos ? end - b->window : pos;
 }
 
-/* Fills the rows of one plane from all parts; dst is for cells [from, from + cells). */
-static is_status fill_plane(is_llama *e, const is_part *parts, uint32_t n, uint32_t pos, uint32_t plane, uint32_t from, uint32_t cells,
-                            bool columns, uint8_t *dst)
+/* Fills the rows of one plane for positions [from, s->to). */
+static is_status fill_plane(is_llama *e, const is_stretch *s, uint32_t plane, uint32_t from, bool columns, uint8_t *dst)
 {
     const is_plane *pl = &e->geometry->planes[plane];
-    uint32_t width = is_plane_width(pl), at = pos;
+    uint32_t width = is_plane_width(pl), at = s->pos, cells = s->to - from;
 
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t skip = at < from ? from - at : 0, m = parts[i].n_tokens;
+    for (uint32_t i = 0; i < s->n_parts && at < s->to; at += s->parts[i++].n_tokens) {
+        uint32_t n = s->parts[i].n_tokens, begin = at < from ? from - at : 0, end = s->to - at < n ? s->to - at : n;
 
-        if (skip < m) {
-            uint32_t cell = at + skip - from;
-
-            if (columns)
-                IS_TRY(is_compose_columns(parts[i].segment, e->rope, plane, skip, m, 0, pl->n_heads, at + skip, IS_CODEC_F16,
-                                          dst + (size_t)cell * 2, cells));
-            else
-                IS_TRY(is_compose_rows(parts[i].segment, e->rope, plane, skip, m, 0, pl->n_heads, at + skip, IS_CODEC_F16,
-                                       dst + (size_t)cell * width * 2, width, pl->head_dim));
-        }
-        at += m;
+        if (begin >= end) continue;
+        if (columns)
+            IS_TRY(is_compose_columns(s->parts[i].segment, e->rope, plane, begin, end, 0, pl->n_heads, at + begin, IS_CODEC_F16,
+                                      dst + (size_t)(at + begin - from) * 2, cells));
+        else
+            IS_TRY(is_compose_rows(s->parts[i].segment, e->rope, plane, begin, end, 0, pl->n_heads, at + begin, IS_CODEC_F16,
+                                   dst + (size_t)(at + begin - from) * width * 2, width, pl->head_dim));
     }
     return INFERSCALE_OK;
 }
 
-static is_status compose_block(is_llama *e, const is_block *b, const is_part *parts, uint32_t n, uint32_t pos, uint32_t tokens,
-                               uint8_t *dst, size_t *bytes)
+static is_status compose_block(is_llama *e, const is_block *b, const is_stretch *s, uint8_t *dst, size_t *bytes)
 {
-    uint8_t *k_stack[PLANES_ON_STACK], *v_stack[PLANES_ON_STACK], **rows_k = k_stack, **rows_v = v_stack;
-    uint32_t from = first_cell(b, pos, tokens), cells = pos + tokens - from;
+    uint8_t *rows_k[LAYERS_MAX], *rows_v[LAYERS_MAX];
+    uint32_t first = first_cell(b, s->pos, s->end), from = first > s->from ? first : s->from;
     is_status st = INFERSCALE_OK;
 
-    if (b->n_k > PLANES_ON_STACK || b->n_v > PLANES_ON_STACK)
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "the model has more than %d layers", PLANES_ON_STACK);
-    if (b->n_k == 0 && b->n_v == 0) cells = tokens; /* an empty cache of the model still counts its cells */
-    *bytes = is_block_frame(e->geometry, &e->layout, b, dst, from, cells, rows_k, rows_v);
-    for (uint32_t i = 0; i < b->n_k && st == INFERSCALE_OK; i++)
-        st = fill_plane(e, parts, n, pos, b->k[i], from, cells, false, rows_k[i]);
-    for (uint32_t i = 0; i < b->n_v && st == INFERSCALE_OK; i++)
-        st = fill_plane(e, parts, n, pos, b->v[i], from, cells, e->layout.v_trans, rows_v[i]);
+    if (from > s->to) from = s->to; /* this piece is outside the window */
+    *bytes = is_block_frame(e->geometry, &e->layout, b, dst, from, s->to - from, rows_k, rows_v);
+    if (from == s->to) return INFERSCALE_OK;
+    for (uint32_t i = 0; i < b->n_k && st == INFERSCALE_OK; i++) st = fill_plane(e, s, b->k[i], from, false, rows_k[i]);
+    for (uint32_t i = 0; i < b->n_v && st == INFERSCALE_OK; i++) st = fill_plane(e, s, b->v[i], from, e->layout.v_trans, rows_v[i]);
     return st;
 }
 
-static is_status compose(is_llama *e, const is_part *parts, uint32_t n, uint32_t pos, uint32_t tokens, size_t *len)
+static is_status compose(is_llama *e, const is_stretch *s, size_t *len)
 {
     size_t bytes = 8;
 
-    for (uint32_t i = 0; i < e->layout.n_blocks; i++) bytes += is_block_bytes(e->geometry, &e->layout, &e->layout.block[i], tokens);
+    for (uint32_t i = 0; i < e->layout.n_blocks; i++)
+        bytes += is_block_bytes(e->geometry, &e->layout, &e->layout.block[i], s->to - s->from);
     if (!is_blob_reserve(e, bytes)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a composition of %zu bytes", bytes);
     *len = is_blob_head(e->blob);
     for (uint32_t i = 0; i < e->layout.n_blocks; i++) {
-        IS_TRY(compose_block(e, &e->layout.block[i], parts, n, pos, tokens, e->blob + *len, &bytes));
+        IS_TRY(compose_block(e, &e->layout.block[i], s, e->blob + *len, &bytes));
         *len += bytes;
     }
     return INFERSCALE_OK;
@@ -121,24 +118,37 @@ static is_status load(is_llama *e, size_t len, uint32_t tokens)
                    "fewer facts or raise n_ctx", tokens, e->n_ctx);
 }
 
+/* Tokens composed at a time. */
+static uint32_t piece_tokens(const is_llama *e)
+{
+    uint64_t row = is_geometry_width(e->geometry) * 2, n = PIECE_BYTES / (row ? row : 1);
+
+    return n < PIECE_TOKENS_MIN ? PIECE_TOKENS_MIN : n > e->n_ctx ? e->n_ctx : (uint32_t)n;
+}
+
 is_status is_inject(is_llama *e, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_run_stats *stats)
 {
     llama_memory_t mem = llama_get_memory(e->serve);
-    double t0 = is_now_ms(), t1, t2;
-    uint32_t tokens = 0;
-    size_t len = 0;
+    is_stretch s = { .parts = parts, .n_parts = n, .pos = pos, .end = pos };
+    uint32_t step = piece_tokens(e);
 
-    for (uint32_t i = 0; i < n; i++) tokens += parts[i].n_tokens;
-    if (tokens == 0) return INFERSCALE_OK;
-    IS_TRY(compose(e, parts, n, pos, tokens, &len));
-    t1 = is_now_ms();
-    IS_TRY(load(e, len, tokens));
-    llama_memory_seq_cp(mem, SEQ_SCRATCH, seq, -1, -1);
-    llama_memory_seq_rm(mem, SEQ_SCRATCH, -1, -1);
-    t2 = is_now_ms();
-    stats->compose_ms += t1 - t0;
-    stats->inject_ms += t2 - t1;
-    stats->tokens_injected += tokens;
+    for (uint32_t i = 0; i < n; i++) s.end += parts[i].n_tokens;
+    for (s.from = pos; s.from < s.end; s.from = s.to) {
+        double t0 = is_now_ms(), t1, t2;
+        size_t len = 0;
+
+        if (is_llama_abort(e)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled while stored facts were injected");
+        s.to = s.end - s.from > step + step / 2 ? s.from + step : s.end; /* no small rest */
+        IS_TRY(compose(e, &s, &len));
+        t1 = is_now_ms();
+        IS_TRY(load(e, len, s.end - pos));
+        llama_memory_seq_cp(mem, SEQ_SCRATCH, seq, -1, -1);
+        llama_memory_seq_rm(mem, SEQ_SCRATCH, -1, -1);
+        t2 = is_now_ms();
+        stats->compose_ms += t1 - t0;
+        stats->inject_ms += t2 - t1;
+        stats->tokens_injected += s.to - s.from;
+    }
     return INFERSCALE_OK;
 }
 

@@ -173,7 +173,7 @@ is_status is_layout_find(is_llama *e, struct llama_context *ctx, is_layout *out)
         ok = same_framing(e->geometry, out, state, len, N);
     }
     is_free(state);
-    if (ok) return INFERSCALE_OK;
+    if (ok && out->block[0].n_k <= 512 && out->block[1].n_k <= 512) return INFERSCALE_OK;
     is_layout_free(out);
     if (!memory) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the cache's layout");
     return is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state has a layout that this version does not know");
