@@ -142,8 +142,8 @@ LSUPPORT := $(OUT)/libsupport-llama.a
 $(LSUPPORT): $(call objs,$(LTSUP_SRC))
 	@rm -f $@
 	ar rcs $@ $^
-# This one runs the program.
-$(OUT)/tests/test_cli: | $(BIN) $(OUT)/libinferscale-mock.so
+# These run the program.
+$(OUT)/tests/test_cli $(OUT)/tests/test_cli_store: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
