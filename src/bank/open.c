@@ -281,8 +281,8 @@ is_status is_bank_check(is_bank *b, bool *ok)
 is_status is_bank_count(is_bank *b, is_bank_counts *out)
 {
     static const char *const literals[] = {
-        "SELECT count(*) FROM partitions", "SELECT count(*) FROM items WHERE kind = 1", "SELECT count(*) FROM items"
-        " WHERE kind = 2",
+        "SELECT count(*) FROM partitions", "SELECT count(*) FROM items WHERE kind = 1",
+        "SELECT count(*) FROM items WHERE kind = 2",
         "SELECT count(*) FROM embeddings", "SELECT count(*) FROM segments",
         "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
     };

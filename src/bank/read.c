@@ -60,7 +60,9 @@ static is_status collect(sql *q, inferscale_list *list)
 static is_status new_list(inferscale_list **out)
 {
     *out = is_list_new();
-    return *out ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "no memory for a list of items; free some memory and try again");
+    if (*out) return INFERSCALE_OK;
+    (void)is_fail(INFERSCALE_E_NOMEM, "no memory for a list of items; free some memory and try again");
+    return INFERSCALE_E_NOMEM;
 }
 
 /* The list is the caller's if st is OK, else gone. */

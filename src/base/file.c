@@ -99,14 +99,14 @@ static char *parent_of(const char *path)
 static char *temporary_name(const char *path)
 {
     uint8_t salt[8];
-    size_t n = strlen(path);
-    char *name = is_malloc(n + sizeof ".tmp-" + 2 * sizeof salt);
+    char hex[2 * sizeof salt + 1];
+    size_t size = strlen(path) + sizeof ".tmp-" + sizeof hex;
+    char *name = is_malloc(size);
 
     if (!name) return NULL;
     is_random(salt, sizeof salt);
-    memcpy(name, path, n);
-    memcpy(name + n, ".tmp-", 5);
-    is_hex(salt, sizeof salt, name + n + 5);
+    is_hex(salt, sizeof salt, hex);
+    snprintf(name, size, "%s.tmp-%s", path, hex);
     return name;
 }
 
@@ -141,13 +141,10 @@ is_status is_file_write_atomic(const is_fs *fs, const char *path, const void *p,
 
 char *is_path_join(const char *a, const char *b)
 {
-    size_t na = strlen(a), nb = strlen(b);
-    int slash = na > 0 && a[na - 1] != '/';
-    char *joined = is_malloc(na + nb + 2);
+    size_t na = strlen(a), size = na + strlen(b) + 2;
+    bool slash = na > 0 && a[na - 1] != '/';
+    char *joined = is_malloc(size);
 
-    if (!joined) return NULL;
-    memcpy(joined, a, na);
-    if (slash) joined[na] = '/';
-    memcpy(joined + na + slash, b, nb + 1);
+    if (joined) snprintf(joined, size, "%s%s%s", a, slash ? "/" : "", b);
     return joined;
 }
