@@ -292,6 +292,9 @@ static void chats(void **state)
     sh("printf 'What about peanuts?\\nWhat about peanuts?\\n' | $IS chat --engine mock --json");
     expect_code(0);
     assert_true(first > 0 && number_at("tokens_computed") < first); /* the second answer found the header computed */
+    sh("mkfifo in; $IS chat --engine mock --json < in > answers & exec 3> in; echo 'What about peanuts?' >&3;"
+       " for i in $(seq 400); do [ -s answers ] && echo answered && break; sleep 0.05; done; exec 3>&-; wait");
+    assert_string_equal(last.out, "answered\n"); /* before the input ended: a person waits for it */
     sh("$IS chat --engine mock </dev/null");
     expect_code(0);
     assert_string_equal(last.out, "");

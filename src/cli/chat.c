@@ -49,7 +49,8 @@ static int command(session *s, const char *line)
         return remember(s, line + 10);
     } else if (strcmp(line, "/facts") != 0 && strcmp(line, "/stats") != 0) {
         near = cli_nearest(line, names, sizeof names / sizeof *names);
-        fprintf(stderr, "There is no %.40s; %s%s\n", line, near ? "did you mean " : "type /help", near ? near : "");
+        fprintf(stderr, "There is no %.40s; %s%s%s\n", line, near ? "did you mean " : "/help lists commands", near ? near : "",
+                near ? "?" : "");
         return CLI_FAILED;
     } else if (!s->last) {
         fprintf(stderr, "Nothing was asked yet.\n");

@@ -174,41 +174,34 @@ void jsonl_reader_init(jsonl_reader *r, FILE *f)
     r->f = f;
     r->line = 0;
     r->text = (is_buf){ .max = JSONL_LINE_MAX + 16 };
-    r->at = r->have = 0;
 }
 
 void jsonl_reader_free(jsonl_reader *r) { is_buf_free(&r->text); }
 
-/* Reads on to the next line end into r->text. *end = true if there was nothing left to read. */
+/* Reads on to the next line end into r->text, and no further: a person at a terminal is answered line by line. *end = true if
+ * there was nothing left to read. */
 static is_status read_line(jsonl_reader *r, bool *end)
 {
-    bool any = false;
+    char piece[4096];
+    size_t n = 0;
+    int c;
     is_buf_clear(&r->text);
-    for (;;) {
-        const char *start = r->chunk + r->at, *nl;
-        size_t n;
-        if (r->at == r->have) {
-            r->at = 0;
-            errno = 0;
-            r->have = fread(r->chunk, 1, sizeof r->chunk, r->f);
-            if (r->have == 0 && ferror(r->f)) return is_fail_errno("line %zu cannot be read", r->line + 1);
-            if (r->have == 0) break;
-            start = r->chunk;
-        }
-        any = true;
-        nl = memchr(start, '\n', r->have - r->at);
-        n = nl ? (size_t)(nl - start) : r->have - r->at;
+    errno = 0;
+    do {
+        c = getc_unlocked(r->f);
+        if (c != EOF && c != '\n') piece[n++] = (char)c;
+        if (n < sizeof piece && c != EOF && c != '\n') continue;
         if (r->text.len + n > JSONL_LINE_MAX)
             return is_fail(INFERSCALE_E_PARSE, "line %zu is longer than %d MiB; split it into several facts", r->line + 1,
                            JSONL_LINE_MAX >> 20);
-        is_buf_add(&r->text, start, n);
-        if (!is_buf_ok(&r->text))
-            return is_fail(INFERSCALE_E_NOMEM, "line %zu: out of memory; close other programs and try again", r->line + 1);
-        r->at += n + (nl != NULL);
-        if (nl) break;
-    }
-    *end = !any;
-    if (any) r->line++;
+        is_buf_add(&r->text, piece, n);
+        n = 0;
+    } while (c != EOF && c != '\n');
+    if (c == EOF && ferror(r->f)) return is_fail_errno("line %zu cannot be read", r->line + 1);
+    if (!is_buf_ok(&r->text))
+        return is_fail(INFERSCALE_E_NOMEM, "line %zu: out of memory; close other programs and try again", r->line + 1);
+    *end = c == EOF && r->text.len == 0;
+    if (!*end) r->line++;
     return INFERSCALE_OK;
 }
 

@@ -35,8 +35,6 @@ typedef struct jsonl_reader {
     FILE *f;                 /* borrowed */
     size_t line;             /* number of the last line read */
     is_buf text;             /* the last line */
-    size_t at, have;
-    char chunk[65536];
 } jsonl_reader;
 
 void jsonl_reader_init(jsonl_reader *r, FILE *f);
