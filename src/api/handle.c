@@ -91,6 +91,35 @@ static is_status open_parts(inferscale *is, uint64_t ram_bytes)
     return st;
 }
 
+/* Removes the files; the bank stops naming them only when all are gone, so that what a crash leaves is removed at the next open. */
+static is_status remove_files(inferscale *is, const is_names *names)
+{
+    is_status st = INFERSCALE_OK;
+
+    for (size_t i = 0; i < names->n; i++) {
+        is_status one = is_vault_remove(is->vault, names->names[i]);
+
+        if (one != INFERSCALE_OK) st = one;
+    }
+    return st == INFERSCALE_OK && names->n ? is_bank_doomed_done(is->bank, names) : st;
+}
+
+/* A process that died between forgetting and removing left files that hold KV of forgotten text. They go before anything is served. */
+static is_status finish_forgetting(inferscale *is)
+{
+    is_names doomed = { 0 };
+    is_status st;
+
+    if (is->read_only) return INFERSCALE_OK;
+    st = is_bank_doomed(is->bank, &doomed);
+    if (st == INFERSCALE_OK && doomed.n) {
+        is_log(IS_LOG_WARN, "removing %zu segment files that an interrupted process left", doomed.n);
+        st = remove_files(is, &doomed);
+    }
+    is_names_free(&doomed);
+    return st;
+}
+
 is_status inferscale_open(inferscale **out, const inferscale_options *options)
 {
     inferscale *is;
@@ -105,6 +134,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     if (st == INFERSCALE_OK) {
         is_log_set(options->on_log, options->log_ctx);
         st = open_parts(is, options->ram_bytes);
+        if (st == INFERSCALE_OK) st = finish_forgetting(is);
     }
     if (st != INFERSCALE_OK) {
         inferscale_close(is);
@@ -218,13 +248,8 @@ is_encoder is_handle_encoder(inferscale *is)
 
 is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale)
 {
-    is_status st = INFERSCALE_OK;
+    is_status st = remove_files(is, stale);
 
-    for (size_t i = 0; i < stale->n; i++) {
-        is_status one = is_vault_remove(is->vault, stale->names[i]);
-
-        if (one != INFERSCALE_OK) st = one;
-    }
     is_names_free(stale);
     is_recall_forget(is->recall, p->id);
     return st;

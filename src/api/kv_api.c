@@ -160,11 +160,13 @@ inferscale_status inferscale_segment_read(const inferscale_segment *segment, uin
 
     IS_TRY(inferscale_segment_plane(segment, plane, &p));
     if (dst_type < INFERSCALE_F32 || dst_type > INFERSCALE_BF16)
-        return is_fail(INFERSCALE_E_INVALID, "unknown destination type %d; use INFERSCALE_F32, INFERSCALE_F16 or INFERSCALE_BF16", dst_type);
+        return is_fail(INFERSCALE_E_INVALID,
+                       "unknown destination type %d; use INFERSCALE_F32, INFERSCALE_F16 or INFERSCALE_BF16", dst_type);
     if (p.rot_dim && token_end > token_begin) {
-        if (pos < 0) return is_fail(INFERSCALE_E_INVALID, "position %d is negative; pass the token's position in the sequence", pos);
+        if (pos < 0)
+            return is_fail(INFERSCALE_E_INVALID, "position %d is negative; pass the token's position in the sequence", pos);
         IS_TRY(tables_for(segment->shared, (uint64_t)pos + (token_end - token_begin), &rope));
     }
-    return is_compose_rows(segment->segment, rope, plane, token_begin, token_end, head_begin, head_end, pos < 0 ? 0 : (uint32_t)pos,
-                           (is_codec)dst_type, dst, token_stride, head_stride);
+    return is_compose_rows(segment->segment, rope, plane, token_begin, token_end, head_begin, head_end,
+                           pos < 0 ? 0 : (uint32_t)pos, (is_codec)dst_type, dst, token_stride, head_stride);
 }

@@ -73,11 +73,13 @@ is_status is_encode_span(const is_encoder *enc, const uint8_t name[IS_HASH_BYTES
     return st;
 }
 
-/* Stores the segment and enters it in the books; withdraws the file again if they refuse. */
+/* Stores the segment and enters it in the books; withdraws the file again if they refuse. Until they name it, it is doomed: a
+ * process that dies in between leaves nothing that they do not know. */
 static is_status keep(const is_encoder *enc, const is_partition *p, is_segment *seg, const is_segment_row *row, const is_context *context)
 {
-    is_status st = is_vault_put(enc->vault, seg);
+    is_status st = is_bank_doom(enc->bank, p, row->name);
 
+    if (st == INFERSCALE_OK) st = is_vault_put(enc->vault, seg);
     if (st != INFERSCALE_OK) return st;
     st = is_bank_put_segment(enc->bank, p, p->epoch, enc->profile->fingerprint, row, context->deps, context->n_deps);
     if (st != INFERSCALE_OK) (void)is_vault_remove(enc->vault, row->name);
