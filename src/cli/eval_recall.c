@@ -1,4 +1,5 @@
 /* eval_recall.c - `inferscale eval recall`: how much of the gold evidence recall finds on a LoCoMo file. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,24 @@ static json_t *row_json(const recall_eval_row *r)
                      (json_int_t)r->k, "recall", r->recall, "n", (json_int_t)r->n);
 }
 
+/* The report's model is the embedder; its weight format is the last part of an installed file's name ("...-f16.gguf"). */
+static json_t *new_report(const char *embedder)
+{
+    inferscale_model_info info = {0};
+    const char *dash, *end;
+
+    if (!embedder) return cli_report(NULL, 0);
+    snprintf(info.name, sizeof info.name, "%s", embedder);
+    dash = strrchr(embedder, '-');
+    end = dash ? strstr(dash, ".gguf") : NULL;
+    for (size_t i = 0; end && dash + 1 + i < end && i + 1 < sizeof info.weights; i++)
+        info.weights[i] = (char)toupper((unsigned char)dash[1 + i]);
+    return cli_report(&info, 0);
+}
+
 static int print_json(const recall_eval_report *r, const char *embedder)
 {
-    json_t *report = cli_report(NULL, 0), *rows = json_object_get(report, "rows");
+    json_t *report = new_report(embedder), *rows = json_object_get(report, "rows");
 
     for (size_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, row_json(&r->rows[i]));
     json_object_set_new(report, "embedder", embedder ? cli_json_text(embedder) : json_null());

@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-/* Chosen on the LoCoMo development conversations (docs/design.md, "Finding facts"). */
+/* Chosen on the five LoCoMo development conversations, where all of k1 0.9 to 2.0 and b 0.2 to 0.75 lie within 0.8 points. */
 static const double BM25_K1 = 0.9, BM25_B = 0.4;
 
 typedef struct posting { uint32_t doc, count; } posting;
