@@ -81,10 +81,11 @@ $(OUT)/obj/src/tools/%.o: CPPFLAGS += $(LLAMA_CPPFLAGS)
 $(OUT)/obj/tests/llama/%.o: CPPFLAGS += $(LLAMA_CPPFLAGS)
 $(OUT)/obj/tests/%.o $(OUT)/obj/fuzz/%.o: CPPFLAGS += -Itests
 
-# Stamps that change with the flags and with the libllama in use: objects follow the first, links with libllama the second.
+# Stamps that change with the flags and with the libllama in use: objects follow the first, what sees libllama the second.
 stamp = $(shell mkdir -p $(dir $(1)); printf '%s\n' '$(2)' | cmp -s - $(1) || printf '%s\n' '$(2)' > $(1))$(1)
 FLAGS_STAMP := $(call stamp,$(OUT)/.flags,$(CC) $(CXX) $(ALL_CFLAGS) $(ALL_CXXFLAGS))
-LLAMA_STAMP := $(call stamp,$(OUT)/.llama,$(LLAMA_DIR))
+LLAMA_STAMP := $(call stamp,$(OUT)/.llama,$(LLAMA_CPPFLAGS))
+$(call objs,$(LLAMA_SRC) $(TOOL_SRC) $(LTEST_SRC)) $(patsubst %.cpp,$(OUT)/obj/%.o,$(LLAMA_CXX)): $(LLAMA_STAMP)
 
 # Every report names the commit that measured.
 COMMIT := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
