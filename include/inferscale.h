@@ -173,7 +173,7 @@ typedef struct inferscale_fact {
     const char *text;        /* 1 byte .. 64 KiB of valid UTF-8, not blank */
     int64_t event_time;      /* when it happened or was said; 0 = now */
     int64_t source_turn;     /* id of the turn it came from; 0 = none */
-    int64_t valid_from;      /* 0 = event_time */
+    int64_t valid_from;      /* 0 = event_time, or now if that lies ahead */
     int64_t valid_to;        /* closed validity; 0 = open */
     int64_t expires;         /* not recalled from then on; 0 = never */
     const char *metadata;    /* a JSON object; NULL = {} */

@@ -20,7 +20,8 @@ static is_status fill(const inferscale_fact *f, size_t which, int64_t now, fille
     *out = (filled){ .text = f->text, .metadata = f->metadata && *f->metadata ? f->metadata : NULL, .write_time = now,
                      .hash = (int64_t)is_checksum(f->text, strlen(f->text)), .event_time = f->event_time ? f->event_time : now,
                      .valid_to = f->valid_to, .expires = f->expires, .source_turn = f->source_turn };
-    out->valid_from = f->valid_from ? f->valid_from : out->event_time;
+    /* An appointment is known before it happens: without a validity of its own a fact holds from when it was told. */
+    out->valid_from = f->valid_from ? f->valid_from : out->event_time < out->write_time ? out->event_time : out->write_time;
     if (out->valid_to && out->valid_to < out->valid_from)
         return is_fail(INFERSCALE_E_INVALID, "%s would be valid to a time before it is valid from; swap or drop one of them",
                        who);
