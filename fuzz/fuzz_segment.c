@@ -25,16 +25,19 @@ static void use(const is_segment *s, const uint8_t *data, size_t size)
     is_buf again = IS_BUF_INIT;
     is_rope *rope = NULL;
 
-    check(is_segment_serialize(s, &again) == INFERSCALE_OK && again.len == size && !memcmp(again.data, data, size), "written as it was read");
+    check(is_segment_serialize(s, &again) == INFERSCALE_OK && again.len == size && !memcmp(again.data, data, size),
+          "written as it was read");
     check(is_geometry_check(g) == INFERSCALE_OK, "its geometry checks");
     if (n <= 64 && is_rope_new(g, n, &rope) == INFERSCALE_OK) {
         for (uint32_t p = 0; p < g->n_planes; p++) {
             size_t width = is_plane_width(&g->planes[p]);
             float *rows = is_malloc(width * n * sizeof *rows);
 
-            check(is_compose_rows(s, rope, p, 0, n, 0, g->planes[p].n_heads, 0, IS_CODEC_F32, rows, width, g->planes[p].head_dim) ==
-                  INFERSCALE_OK, "rows can be composed");
-            check(is_compose_columns(s, rope, p, 0, n, 0, g->planes[p].n_heads, 0, IS_CODEC_F32, rows, n) == INFERSCALE_OK, "columns too");
+            check(is_compose_rows(s, rope, p, 0, n, 0, g->planes[p].n_heads, 0, IS_CODEC_F32, rows, width,
+                                  g->planes[p].head_dim) == INFERSCALE_OK,
+                  "rows can be composed");
+            check(is_compose_columns(s, rope, p, 0, n, 0, g->planes[p].n_heads, 0, IS_CODEC_F32, rows, n) == INFERSCALE_OK,
+                  "columns too");
             is_free(rows);
         }
     }

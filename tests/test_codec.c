@@ -164,7 +164,8 @@ static void check_level(const is_kernels *k, is_codec from, is_codec to, uint64_
         is_kernels_scalar.convert(from, src + 1, to, want + 1, n);
         k->convert(from, src + 1, to, got + 1, n);
         if (memcmp(want, got, sizeof want))
-            fail_msg("%s: %zu values (%zu bytes) from %s to %s differ", k->name, n, bytes, is_codec_name(from), is_codec_name(to));
+            fail_msg("%s: %zu values (%zu bytes) from %s to %s differ", k->name, n, bytes, is_codec_name(from),
+                     is_codec_name(to));
     }
 }
 

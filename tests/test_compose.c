@@ -1,5 +1,5 @@
-/* Composition: every SIMD level gives the scalar oracle's bits, for all pairs of types, pairings, ranges, strides and sizes; rows
- * and columns hold exactly what an independent computation says, and nothing beside them is touched. */
+/* Composition: every SIMD level gives the scalar oracle's bits, for all pairs of types, pairings, ranges, strides and sizes;
+ * rows and columns hold exactly what an independent computation says, and nothing beside them is touched. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
         if ((expr) != INFERSCALE_OK) fail_msg("%s: %s", #expr, is_error());                                                    \
     } while (0)
 
-/* ---- Kernels -------------------------------------------------------------------------------------------------------------- */
+/* ---- Kernels --------------------------------------------------------------------------------------------------------- */
 
 static void random_values(is_codec c, uint8_t *p, size_t n, uint64_t *seed)
 {
@@ -39,13 +39,21 @@ static void rotate_once(const is_kernels *k, uint64_t *seed, uint32_t max_dim)
     uint32_t rot_begin = kv_below(seed, 2) ? 0 : kv_below(seed, head_dim - rot_dim + 1);
     uint32_t half = (rot_dim / 2 + 15) / 16 * 16, step = 2 * half;
     is_codec from = (is_codec)kv_below(seed, 3), to = (is_codec)kv_below(seed, 3);
-    size_t src_step = head_dim * is_codec_bytes(from) + kv_below(seed, 70), dst_step = head_dim * is_codec_bytes(to) + kv_below(seed, 70);
+    size_t src_step = head_dim * is_codec_bytes(from) + kv_below(seed, 70),
+           dst_step = head_dim * is_codec_bytes(to) + kv_below(seed, 70);
     size_t src_bytes = 5 * src_step + 8, dst_bytes = 5 * dst_step + 8;
     uint8_t *src = is_calloc(1, src_bytes), *want = is_malloc(dst_bytes), *got = is_malloc(dst_bytes);
     float *table = is_malloc_aligned(64, (5 * (size_t)step + 16) * sizeof *table);
     is_rotate r = {
         .rows = { .src = src + 2, .dst = want + 2, .src_step = src_step, .dst_step = dst_step, .n_rows = n, .n_heads = 1 },
-        .cos = table, .sin = table + half, .table_step = step, .from = from, .to = to, .head_dim = head_dim, .rot_begin = rot_begin, .rot_dim = rot_dim,
+        .cos = table,
+        .sin = table + half,
+        .table_step = step,
+        .from = from,
+        .to = to,
+        .head_dim = head_dim,
+        .rot_begin = rot_begin,
+        .rot_dim = rot_dim,
         .pairing = (uint8_t)(1 + kv_below(seed, 2)),
     };
 
@@ -57,8 +65,8 @@ static void rotate_once(const is_kernels *k, uint64_t *seed, uint32_t max_dim)
     r.rows.dst = got + 2;
     k->rotate(&r);
     if (memcmp(want, got, dst_bytes))
-        fail_msg("%s: %u rows, head %u, rotated %u+%u, pairing %u, %s to %s differ", k->name, n, head_dim, rot_begin, rot_dim, r.pairing,
-                 is_codec_name(from), is_codec_name(to));
+        fail_msg("%s: %u rows, head %u, rotated %u+%u, pairing %u, %s to %s differ", k->name, n, head_dim, rot_begin, rot_dim,
+                 r.pairing, is_codec_name(from), is_codec_name(to));
     if (from == to) { /* in place, as un-rotating does */
         memcpy(got, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
         memcpy(want, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
@@ -99,11 +107,19 @@ static void test_copy_and_transpose_kernels(void **state)
         memset(got, 0x77, sizeof got);
         if (i % 3 == 2) {
             dst_step = cols * b + kv_below(&seed, 60);
-            is_rows r = { .src = src + 1, .dst = want + 3, .src_step = src_step, .dst_step = dst_step, .n_heads = 1, .n_rows = rows };
+            is_rows r = {
+                .src = src + 1, .dst = want + 3, .src_step = src_step, .dst_step = dst_step, .n_heads = 1, .n_rows = rows
+            };
 
             if (i % 4 == 0) { /* several heads, interleaved in the destination */
-                r = (is_rows) { .src = src + 1, .dst = want + 3, .src_step = cols * b, .src_head = cols * b * (rows / 3), .n_heads = 3,
-                                .dst_step = 3 * cols * b, .dst_head = cols * b, .n_rows = rows / 3 };
+                r = (is_rows){ .src = src + 1,
+                               .dst = want + 3,
+                               .src_step = cols * b,
+                               .src_head = cols * b * (rows / 3),
+                               .n_heads = 3,
+                               .dst_step = 3 * cols * b,
+                               .dst_head = cols * b,
+                               .n_rows = rows / 3 };
             }
             is_kernels_scalar.copy(&r, cols * b);
             r.dst = got + 3;
@@ -115,7 +131,8 @@ static void test_copy_and_transpose_kernels(void **state)
             is_kernels_scalar.transpose16(src + 1, src_step, want + 3, dst_step, rows, cols);
             k->transpose16(src + 1, src_step, got + 3, dst_step, rows, cols);
         }
-        if (memcmp(want, got, sizeof want)) fail_msg("%s: %zu x %zu of %zu bytes differ (sort %d)", k->name, rows, cols, b, i % 3);
+        if (memcmp(want, got, sizeof want))
+            fail_msg("%s: %zu x %zu of %zu bytes differ (sort %d)", k->name, rows, cols, b, i % 3);
     }
 }
 
@@ -138,11 +155,11 @@ static void test_stream_kernels(void **state)
     }
 }
 
-/* ---- Composition ---------------------------------------------------------------------------------------------------------- */
+/* ---- Composition ----------------------------------------------------------------------------------------------------- */
 
 /* What element (head, dim, token) must be, by its definition. */
-static void expected(const is_segment *s, const is_rope *r, uint32_t plane, uint32_t head, uint32_t dim, uint32_t token, uint32_t pos,
-                     is_codec to, void *out)
+static void expected(const is_segment *s, const is_rope *r, uint32_t plane, uint32_t head, uint32_t dim, uint32_t token,
+                     uint32_t pos, is_codec to, void *out)
 {
     const is_segment_desc *d = is_segment_info(s);
     const is_plane *p = &d->geometry->planes[plane];
@@ -190,16 +207,17 @@ static void compose_once(const is_segment *s, const is_rope *r, uint32_t plane, 
     for (uint32_t h = 0; h < heads; h++)
         for (uint32_t k = 0; k < p->head_dim; k++)
             for (uint32_t t = 0; t < n; t++) {
-                size_t at = columns ? ((size_t)h * p->head_dim + k) * column_stride + t : t * token_stride + h * head_stride + k;
+                size_t at =
+                    columns ? ((size_t)h * p->head_dim + k) * column_stride + t : t * token_stride + h * head_stride + k;
 
                 expected(s, r, plane, h0 + h, k, t0 + t, pos - t0, to, want + 16 + at * b);
             }
     if (columns) OK(is_compose_columns(s, r, plane, t0, t1, h0, h1, pos, to, dst + 16, column_stride));
     else OK(is_compose_rows(s, r, plane, t0, t1, h0, h1, pos, to, dst + 16, token_stride, head_stride));
     if (memcmp(dst, want, total * b + 32))
-        fail_msg("plane %u (head %u, rotated %u+%u, pairing %u), tokens %u-%u, heads %u-%u, pos %u, %s to %s, %s", plane, p->head_dim,
-                 p->rot_begin, p->rot_dim, p->pairing, t0, t1, h0, h1, pos, is_codec_name(d->codec), is_codec_name(to),
-                 columns ? "columns" : "rows");
+        fail_msg("plane %u (head %u, rotated %u+%u, pairing %u), tokens %u-%u, heads %u-%u, pos %u, %s to %s, %s", plane,
+                 p->head_dim, p->rot_begin, p->rot_dim, p->pairing, t0, t1, h0, h1, pos, is_codec_name(d->codec),
+                 is_codec_name(to), columns ? "columns" : "rows");
     is_free(dst);
     is_free(want);
 }
@@ -230,12 +248,14 @@ static void plane_once(is_segment *const *segments, const is_rope *r, uint32_t p
     size_t n = 1 + kv_below(seed, kv_below(seed, 20) ? 9 : 150);
     is_codec to = (is_codec)kv_below(seed, 3);
     size_t b = is_codec_bytes(to), total = 0, lead = 64 + 2 * kv_below(seed, 40);
-    size_t head_stride = p->head_dim + (gaps ? 3 : 0), token_stride = head_stride * p->n_heads + (gaps ? 5 : 0), column_stride, bytes;
+    size_t head_stride = p->head_dim + (gaps ? 3 : 0), token_stride = head_stride * p->n_heads + (gaps ? 5 : 0), column_stride,
+           bytes;
     uint8_t *want, *got;
 
     for (size_t i = 0; i < n; i++) {
         is_segment *s = segments[kv_below(seed, 4)];
-        uint32_t all = is_segment_info(s)->n_tokens, t0 = kv_below(seed, 3) ? 0 : kv_below(seed, all), t1 = t0 + 1 + kv_below(seed, all - t0);
+        uint32_t all = is_segment_info(s)->n_tokens, t0 = kv_below(seed, 3) ? 0 : kv_below(seed, all),
+                 t1 = t0 + 1 + kv_below(seed, all - t0);
 
         spans[i] = (is_compose_span) { .segment = s, .token_begin = t0, .token_end = t1, .pos = kv_below(seed, 900) };
         total += t1 - t0;
@@ -252,15 +272,19 @@ static void plane_once(is_segment *const *segments, const is_rope *r, uint32_t p
         for (size_t i = 0; i < n; i++) {
             const is_compose_span *s = &spans[i];
 
-            if (columns) OK(is_compose_columns(s->segment, r, plane, s->token_begin, s->token_end, 0, p->n_heads, s->pos, to, want + lead + at * b, column_stride));
-            else OK(is_compose_rows(s->segment, r, plane, s->token_begin, s->token_end, 0, p->n_heads, s->pos, to, want + lead + at * token_stride * b, token_stride, head_stride));
+            if (columns)
+                OK(is_compose_columns(s->segment, r, plane, s->token_begin, s->token_end, 0, p->n_heads, s->pos, to,
+                                      want + lead + at * b, column_stride));
+            else
+                OK(is_compose_rows(s->segment, r, plane, s->token_begin, s->token_end, 0, p->n_heads, s->pos, to,
+                                   want + lead + at * token_stride * b, token_stride, head_stride));
             at += s->token_end - s->token_begin;
         }
         if (columns) OK(is_compose_plane_columns(spans, n, r, plane, to, got + lead, column_stride, stream));
         else OK(is_compose_plane_rows(spans, n, r, plane, to, got + lead, token_stride, head_stride, stream));
         if (memcmp(want, got, bytes))
-            fail_msg("plane %u, %zu spans, %zu tokens, %u heads x %u, lead %zu, %s, gaps %d, stream %d", plane, n, total, p->n_heads,
-                     p->head_dim, lead, columns ? "columns" : "rows", gaps, stream);
+            fail_msg("plane %u, %zu spans, %zu tokens, %u heads x %u, lead %zu, %s, gaps %d, stream %d", plane, n, total,
+                     p->n_heads, p->head_dim, lead, columns ? "columns" : "rows", gaps, stream);
     }
     is_free(want);
     is_free(got);
@@ -271,7 +295,8 @@ static void test_planes_of_many_spans(void **state)
     uint64_t seed = kv_seed();
 
     for (int round = 0; round < 300; round++) {
-        is_geometry *g = round % 10 ? kv_random_geometry(&seed) : kv_geometry(2, 1 + round % 3, 128, IS_PAIR_HALVES, 0, 128, 1e4, 1);
+        is_geometry *g =
+            round % 10 ? kv_random_geometry(&seed) : kv_geometry(2, 1 + round % 3, 128, IS_PAIR_HALVES, 0, 128, 1e4, 1);
         is_codec codec = (is_codec)(round % 4 ? 1 : kv_below(&seed, 3));
         is_segment *segments[4];
         is_rope *r;
@@ -292,7 +317,8 @@ static void test_wide_planes(void **state)
     uint64_t seed = kv_seed();
 
     for (int round = 0; round < 6; round++) {
-        is_geometry *g = kv_geometry(1, round % 2 ? 8 : 1, round % 2 ? 128 : 4096, 1 + round % 2, 0, round % 2 ? 128 : 64, 1e4, 1);
+        is_geometry *g =
+            kv_geometry(1, round % 2 ? 8 : 1, round % 2 ? 128 : 4096, 1 + round % 2, 0, round % 2 ? 128 : 64, 1e4, 1);
         is_segment *s = kv_segment(g, (is_codec)(round % 3), 45, 1, &seed);
         is_rope *r;
 
@@ -378,7 +404,8 @@ static void test_refusals(void **state)
         is_segment_unref(foreign);
         is_geometry_free(small);
     }
-    OK(is_compose_rows(s, NULL, 1, 0, 8, 0, 3, UINT32_MAX, IS_CODEC_F16, dst, 192, 64)); /* V needs neither table nor position */
+    OK(is_compose_rows(s, NULL, 1, 0, 8, 0, 3, UINT32_MAX, IS_CODEC_F16, dst, 192,
+                       64)); /* V needs neither table nor position */
     OK(is_compose_rows(s, r, 0, 8, 8, 0, 3, 64, IS_CODEC_F16, dst, 192, 64));            /* nothing */
     is_rope_free(r);
     is_rope_free(r2);

@@ -23,12 +23,21 @@ static is_geometry *mixed(void)
     g->n_layers = 9;
     assert_int_equal(is_geometry_add_freqs(g, 2, 1, local), 0);
     assert_int_equal(is_geometry_add_freqs(g, 4, 1.25, global), 1);
-    g->planes[0] = (is_plane) { .layer = 0, .pairing = IS_PAIR_HALVES, .freq = 0, .n_heads = 2, .head_dim = 8, .rot_begin = 2, .rot_dim = 4, .window = 512 };
+    g->planes[0] = (is_plane){ .layer = 0,
+                               .pairing = IS_PAIR_HALVES,
+                               .freq = 0,
+                               .n_heads = 2,
+                               .head_dim = 8,
+                               .rot_begin = 2,
+                               .rot_dim = 4,
+                               .window = 512 };
     g->planes[1] = (is_plane) { .layer = 0, .is_v = 1, .freq = 0xffff, .n_heads = 2, .head_dim = 6, .window = 512 };
     g->planes[2] = (is_plane) { .layer = 3, .pairing = IS_PAIR_ADJACENT, .freq = 1, .n_heads = 1, .head_dim = 8, .rot_dim = 8 };
     g->planes[3] = (is_plane) { .layer = 3, .is_v = 1, .freq = 0xffff, .n_heads = 1, .head_dim = 8 };
     g->planes[4] = (is_plane) { .layer = 4, .freq = 0xffff, .n_heads = 1, .head_dim = 3 };
-    g->planes[5] = (is_plane) { .layer = 8, .pairing = IS_PAIR_ADJACENT, .freq = 1, .n_heads = 1, .head_dim = 72, .rot_begin = 64, .rot_dim = 8 };
+    g->planes[5] = (is_plane){
+        .layer = 8, .pairing = IS_PAIR_ADJACENT, .freq = 1, .n_heads = 1, .head_dim = 72, .rot_begin = 64, .rot_dim = 8
+    };
     return g;
 }
 
@@ -154,7 +163,8 @@ static void test_damaged_bytes(void **state)
         is_status st;
 
         memcpy(d, a.data, a.len);
-        for (uint32_t n = 1 + kv_below(&seed, 3); n; n--) d[kv_below(&seed, (uint32_t)a.len)] = (uint8_t)(kv_below(&seed, 2) ? kv_next(&seed) : 0xff);
+        for (uint32_t n = 1 + kv_below(&seed, 3); n; n--)
+            d[kv_below(&seed, (uint32_t)a.len)] = (uint8_t)(kv_below(&seed, 2) ? kv_next(&seed) : 0xff);
         st = is_geometry_read(d, a.len, &back);
         if (st == INFERSCALE_OK) {
             is_buf b = IS_BUF_INIT;

@@ -44,7 +44,8 @@ static void check_rotated(const is_plane *p, const is_freqs *f, const float *x, 
         for (uint32_t e = 0; e < p->head_dim; e++) bound = fmaxl(bound, fabsl((long double)x[e]));
         bound *= 4 * 0x1p-24L * f->mscale;
         if (d < p->rot_begin || d >= p->rot_begin + p->rot_dim) bound = 0;
-        if (!(error <= bound)) fail_msg("position %u, dim %u of %u: off by %Lg, allowed %Lg", pos, d, p->head_dim, error, bound);
+        if (!(error <= bound))
+            fail_msg("position %u, dim %u of %u: off by %Lg, allowed %Lg", pos, d, p->head_dim, error, bound);
     }
 }
 
@@ -68,7 +69,8 @@ static void test_against_long_double(void **state)
     uint64_t seed = kv_seed();
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        is_geometry *g = kv_geometry(1, 3, cases[i].head_dim, cases[i].pairing, cases[i].begin, cases[i].dim, cases[i].base, cases[i].mscale);
+        is_geometry *g = kv_geometry(1, 3, cases[i].head_dim, cases[i].pairing, cases[i].begin, cases[i].dim, cases[i].base,
+                                     cases[i].mscale);
         const is_plane *p = &g->planes[0];
         uint32_t n = 9, pos = kv_below(&seed, 32760), width = is_plane_width(p);
         float *x = random_rows((size_t)n * width, &seed), *y = is_malloc((size_t)n * width * 4);
@@ -182,7 +184,8 @@ static void test_scores_depend_on_distance(void **state)
 
 static void test_pairings_are_permutations_of_each_other(void **state)
 {
-    is_geometry *h = kv_geometry(1, 1, 64, IS_PAIR_HALVES, 0, 64, 10000, 1), *a = kv_geometry(1, 1, 64, IS_PAIR_ADJACENT, 0, 64, 10000, 1);
+    is_geometry *h = kv_geometry(1, 1, 64, IS_PAIR_HALVES, 0, 64, 10000, 1),
+                *a = kv_geometry(1, 1, 64, IS_PAIR_ADJACENT, 0, 64, 10000, 1);
     uint64_t seed = kv_seed();
     float *x = random_rows(64, &seed), y[64], z[64];
     is_rope *rh, *ra;
@@ -208,7 +211,8 @@ static void test_pairings_are_permutations_of_each_other(void **state)
 
 static void test_magnitude(void **state)
 {
-    is_geometry *one = kv_geometry(1, 1, 64, IS_PAIR_HALVES, 0, 64, 10000, 1), *two = kv_geometry(1, 1, 64, IS_PAIR_HALVES, 0, 64, 10000, 2);
+    is_geometry *one = kv_geometry(1, 1, 64, IS_PAIR_HALVES, 0, 64, 10000, 1),
+                *two = kv_geometry(1, 1, 64, IS_PAIR_HALVES, 0, 64, 10000, 2);
     uint64_t seed = kv_seed();
     float *x = random_rows(64, &seed), y[64], z[64];
     is_rope *r1, *r2;
@@ -231,7 +235,8 @@ static void test_magnitude(void **state)
 
 static void test_ranges_and_planes_without_rope(void **state)
 {
-    is_geometry *g = kv_geometry(1, 2, 16, IS_PAIR_HALVES, 0, 16, 10000, 1), *other = kv_geometry(1, 2, 16, IS_PAIR_HALVES, 0, 8, 10000, 1);
+    is_geometry *g = kv_geometry(1, 2, 16, IS_PAIR_HALVES, 0, 16, 10000, 1),
+                *other = kv_geometry(1, 2, 16, IS_PAIR_HALVES, 0, 8, 10000, 1);
     uint64_t seed = kv_seed();
     float *x = random_rows(32 * 4, &seed), y[32 * 4];
     is_rope *r;

@@ -36,7 +36,8 @@ static void same_segment(const is_segment *a, const is_segment *b)
         const is_plane *plane = &x->geometry->planes[p];
 
         for (uint32_t h = 0; h < plane->n_heads; h++)
-            assert_memory_equal(is_segment_head(a, p, h), is_segment_head(b, p, h), (size_t)x->n_tokens * plane->head_dim * is_codec_bytes(x->codec));
+            assert_memory_equal(is_segment_head(a, p, h), is_segment_head(b, p, h),
+                                (size_t)x->n_tokens * plane->head_dim * is_codec_bytes(x->codec));
     }
 }
 
@@ -260,18 +261,26 @@ static void test_foreign_files(void **state)
     is_buf_free(&b);
 }
 
-/* Files of today's format, kept in the tree: they are read, and written again byte by byte. A change of either is a new version of
- * the format. INFERSCALE_WRITE_CORPUS=1 writes them (they are the fuzzer's seeds too). */
+/* Files of today's format, kept in the tree: they are read, and written again byte by byte. A change of either is a new version
+ * of the format. INFERSCALE_WRITE_CORPUS=1 writes them (they are the fuzzer's seeds too). */
 static void test_kept_files(void **state)
 {
-    static const struct { const char *name; is_codec codec; int pairing; uint32_t layers, heads, head_dim, begin, dim, tokens; } files[] = {
-        { "f16-halves", IS_CODEC_F16, IS_PAIR_HALVES, 2, 2, 8, 0, 8, 3 },  { "bf16-adjacent", IS_CODEC_BF16, IS_PAIR_ADJACENT, 1, 1, 12, 4, 8, 2 },
-        { "f32-no-rope", IS_CODEC_F32, 0, 1, 3, 5, 0, 0, 4 },              { "f16-odd", IS_CODEC_F16, IS_PAIR_HALVES, 1, 1, 7, 1, 6, 1 },
+    static const struct {
+        const char *name;
+        is_codec codec;
+        int pairing;
+        uint32_t layers, heads, head_dim, begin, dim, tokens;
+    } files[] = {
+        { "f16-halves", IS_CODEC_F16, IS_PAIR_HALVES, 2, 2, 8, 0, 8, 3 },
+        { "bf16-adjacent", IS_CODEC_BF16, IS_PAIR_ADJACENT, 1, 1, 12, 4, 8, 2 },
+        { "f32-no-rope", IS_CODEC_F32, 0, 1, 3, 5, 0, 0, 4 },
+        { "f16-odd", IS_CODEC_F16, IS_PAIR_HALVES, 1, 1, 7, 1, 6, 1 },
     };
 
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         /* base 1: frequencies without libm, so that the bytes are the same everywhere */
-        is_geometry *g = kv_geometry(files[i].layers, files[i].heads, files[i].head_dim, files[i].pairing, files[i].begin, files[i].dim, 1, 1.25);
+        is_geometry *g = kv_geometry(files[i].layers, files[i].heads, files[i].head_dim, files[i].pairing, files[i].begin,
+                                     files[i].dim, 1, 1.25);
         uint64_t seed = i + 1;
         is_segment *s = kv_segment(g, files[i].codec, files[i].tokens, (uint8_t)(0x10 + i), &seed), *read;
         is_buf b = IS_BUF_INIT, again = IS_BUF_INIT;
@@ -301,7 +310,9 @@ static void test_kept_files(void **state)
 /* Headers that lie, with a good checksum: each field set to extremes. Never OK (they contradict the rest), never a crash. */
 static void test_lying_headers(void **state)
 {
-    static const uint64_t lies[] = { 0, 1, 2, 0x7f, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff, UINT64_MAX, UINT64_MAX - 63 };
+    static const uint64_t lies[] = {
+        0, 1, 2, 0x7f, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff, UINT64_MAX, UINT64_MAX - 63
+    };
     uint64_t seed = kv_seed();
     is_buf b = small_file();
     uint32_t header = is_get_u32(b.data + 12);
@@ -316,7 +327,8 @@ static void test_lying_headers(void **state)
             memcpy(d + at, &lie, at + 8 <= header - 8 && l % 2 ? 8 : 4);
             sum = is_checksum(d, header - 8);
             memcpy(d + header - 8, &sum, 8);
-            if (is_segment_parse(d, b.len, &s) == INFERSCALE_OK) /* codecs of one size, context, tokens, frequencies, windows: nothing contradicts them */
+            if (is_segment_parse(d, b.len, &s) ==
+                INFERSCALE_OK) /* codecs of one size, context, tokens, frequencies, windows: nothing contradicts them */
                 assert_true((at >= 24 && is_segment_info(s)->n_tokens == 3) || !memcmp(d, b.data, b.len));
             is_segment_unref(s);
             is_free(d);

@@ -425,7 +425,9 @@ static void torture(enum fault_op op, enum fault_kind kind, bool sticky)
 
         v = open_vault(0); /* a restart on a sound disk */
         if (is_vault_get(v, name(7), NULL, &got) == INFERSCALE_OK) check_is(got, 7);
-        else assert_true(put_st != INFERSCALE_OK || kind == FAULT_GARBLE || kind == FAULT_TEAR_SILENT || op == FAULT_READ || op == FAULT_RENAME);
+        else
+            assert_true(put_st != INFERSCALE_OK || kind == FAULT_GARBLE || kind == FAULT_TEAR_SILENT || op == FAULT_READ ||
+                        op == FAULT_RENAME);
         is_segment_unref(got);
         OK(is_vault_put(v, s)); /* and it can be stored now */
         get_is(v, 7);
@@ -558,7 +560,7 @@ static void test_two_processes_put_the_same(void **state)
     }
 }
 
-/* ---- Threads (run under ThreadSanitizer too) ------------------------------------------------------------------------------ */
+/* ---- Threads (run under ThreadSanitizer too) ------------------------------------------------------------------------- */
 
 enum { NAMES = 24, THREADS = 6, STEPS = 250 };
 
@@ -594,7 +596,8 @@ static void *worker(void *arg)
             break;
         default:
             got = is_vault_get(shared, name(i), NULL, &s);
-            if (got == INFERSCALE_OK ? memcmp(is_segment_info(s)->name, name(i), IS_HASH_BYTES) != 0 : got != INFERSCALE_E_NOTFOUND)
+            if (got == INFERSCALE_OK ? memcmp(is_segment_info(s)->name, name(i), IS_HASH_BYTES) != 0
+                                     : got != INFERSCALE_E_NOTFOUND)
                 atomic_fetch_add(&wrong, 1);
         }
         is_segment_unref(s);
@@ -631,9 +634,18 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(test_put_get_restart), T(test_fingerprint_and_name_must_match), T(test_damaged_files_are_absent), T(test_ram_budget),
-        T(test_large_ram_tier),  T(test_remove_leaves_no_bytes),          T(test_leftovers),                T(test_read_only),
-        T(test_faults),          T(test_full_disk_says_so),               T(test_killed_processes),         T(test_two_processes_put_the_same),
+        T(test_put_get_restart),
+        T(test_fingerprint_and_name_must_match),
+        T(test_damaged_files_are_absent),
+        T(test_ram_budget),
+        T(test_large_ram_tier),
+        T(test_remove_leaves_no_bytes),
+        T(test_leftovers),
+        T(test_read_only),
+        T(test_faults),
+        T(test_full_disk_says_so),
+        T(test_killed_processes),
+        T(test_two_processes_put_the_same),
         T(test_threads),
     };
 

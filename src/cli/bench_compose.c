@@ -16,15 +16,18 @@ static const cli_option options[] = {
     { NULL, NULL, NULL },
 };
 
-static const char details[] =
-    "Composes the segments of a prompt into an engine's layout, plane by plane: keys rotated, values copied. Beside it, in the\n"
-    "same process and interleaved, memcpy moves the same bytes to the same place: in the same pieces, and as a whole. The ratio\n"
-    "is against the faster of the two.\n"
-    "\n"
-    "Rows are written token by token (flash attention); columns are V transposed (without flash attention). k_rows is rotation\n"
-    "alone. Without --model the cache has the shape of SmolLM2-135M and its rows are random; with it the shape is the model's.\n"
-    "\n"
-    "    inferscale bench compose --segments 20 --json";
+static const char details[] = "Composes the segments of a prompt into an engine's layout, plane by plane: keys rotated, values "
+                              "copied. Beside it, in the\n"
+                              "same process and interleaved, memcpy moves the same bytes to the same place: in the same "
+                              "pieces, and as a whole. The ratio\n"
+                              "is against the faster of the two.\n"
+                              "\n"
+                              "Rows are written token by token (flash attention); columns are V transposed (without flash "
+                              "attention). k_rows is rotation\n"
+                              "alone. Without --model the cache has the shape of SmolLM2-135M and its rows are random; with it "
+                              "the shape is the model's.\n"
+                              "\n"
+                              "    inferscale bench compose --segments 20 --json";
 
 static int print_json(const inferscale_model_info *info, const bench_compose_options *o, const bench_compose_row *rows)
 {
@@ -36,9 +39,9 @@ static int print_json(const inferscale_model_info *info, const bench_compose_opt
     json_object_set_new(report, "repeats", json_integer(o->repeats));
     json_object_set_new(report, "clock", json_string("CPU time of the measuring thread, medians"));
     for (int i = 0; i < BENCH_COMPOSE_ROWS; i++) {
-        json_t *row = json_pack("{s:s,s:s,s:I,s:f,s:f,s:f,s:s}", "layout", rows[i].layout, "codec", is_codec_name(o->codec), "bytes",
-                                (json_int_t)rows[i].bytes, "compose_gbps", rows[i].compose_gbps, "memcpy_gbps", rows[i].memcpy_gbps,
-                                "ratio", rows[i].ratio, "simd", is_cpu_simd_name(is_cpu_simd()));
+        json_t *row = json_pack("{s:s,s:s,s:I,s:f,s:f,s:f,s:s}", "layout", rows[i].layout, "codec", is_codec_name(o->codec),
+                                "bytes", (json_int_t)rows[i].bytes, "compose_gbps", rows[i].compose_gbps, "memcpy_gbps",
+                                rows[i].memcpy_gbps, "ratio", rows[i].ratio, "simd", is_cpu_simd_name(is_cpu_simd()));
 
         json_object_set_new(row, "memcpy_pieces_gbps", json_real(rows[i].pieces_gbps));
         json_object_set_new(row, "memcpy_whole_gbps", json_real(rows[i].whole_gbps));
@@ -66,7 +69,8 @@ static is_status load_model(const cli_args *a, lab **l, bench_compose_options *o
     IS_TRY(lab_open(&store, "bench", l));
     IS_TRY(inferscale_model((*l)->is, info));
     if (!info->can_inject)
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s cannot be injected (%s); there is nothing to compose for it", info->name, info->why_not);
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s cannot be injected (%s); there is nothing to compose for it", info->name,
+                       info->why_not);
     IS_TRY(is_handle_engine((*l)->is));
     o->geometry = is_engine_geometry((*l)->is->engine);
     return INFERSCALE_OK;
@@ -75,8 +79,10 @@ static is_status load_model(const cli_args *a, lab **l, bench_compose_options *o
 int cmd_bench_compose(const cli_args *a)
 {
     bench_compose_options o = {
-        .n_segments = (uint32_t)cli_int(a, "--segments", 50, 1, 4096), .n_tokens = (uint32_t)cli_int(a, "--tokens", 28, 1, 4096),
-        .repeats = (uint32_t)cli_int(a, "--repeats", 21, 11, 1000), .seed = (uint64_t)cli_int(a, "--seed", 1, 0, INT64_MAX),
+        .n_segments = (uint32_t)cli_int(a, "--segments", 50, 1, 4096),
+        .n_tokens = (uint32_t)cli_int(a, "--tokens", 28, 1, 4096),
+        .repeats = (uint32_t)cli_int(a, "--repeats", 21, 11, 1000),
+        .seed = (uint64_t)cli_int(a, "--seed", 1, 0, INT64_MAX),
     };
     bool with_model = cli_str(a, "--model", NULL) != NULL;
     bench_compose_row rows[BENCH_COMPOSE_ROWS];
@@ -89,11 +95,14 @@ int cmd_bench_compose(const cli_args *a)
     if (is_codec_parse(cli_str(a, "--codec", "f16"), &o.codec) != INFERSCALE_OK) return cli_usage(a, "%s", is_error());
     st = with_model ? load_model(a, &l, &o, &info) : INFERSCALE_OK;
     if (st == INFERSCALE_OK) st = bench_compose(&o, rows);
-    code = st != INFERSCALE_OK ? cli_fail(a) : cli_flag(a, "--json") ? print_json(with_model ? &info : NULL, &o, rows) : print_table(rows);
+    code = st != INFERSCALE_OK     ? cli_fail(a)
+           : cli_flag(a, "--json") ? print_json(with_model ? &info : NULL, &o, rows)
+                                   : print_table(rows);
     lab_close(l);
     return code;
 }
 
 const cli_verb cli_verb_bench_compose = {
-    "bench compose", "", "Measure composing stored KV against memcpy", details, options, CLI_MODEL | CLI_JSON, cmd_bench_compose,
+    "bench compose",   "", "Measure composing stored KV against memcpy", details, options, CLI_MODEL | CLI_JSON,
+    cmd_bench_compose,
 };

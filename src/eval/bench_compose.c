@@ -12,8 +12,10 @@
 enum { K_ROWS = 1, V_ROWS = 2, V_COLUMNS = 4, MAX_REPEATS = 1000, FRAME = 12 };
 enum { ARM_COMPOSE, ARM_PIECES, ARM_WHOLE, ARMS };
 
-static const struct { const char *name; int parts; } layouts[BENCH_COMPOSE_ROWS] = {
-    { "rows", K_ROWS | V_ROWS }, { "columns", K_ROWS | V_COLUMNS }, { "k_rows", K_ROWS }, { "v_rows", V_ROWS }, { "v_columns", V_COLUMNS },
+static const struct { const char *name; int parts;
+} layouts[BENCH_COMPOSE_ROWS] = {
+    { "rows", K_ROWS | V_ROWS }, { "columns", K_ROWS | V_COLUMNS }, { "k_rows", K_ROWS },
+    { "v_rows", V_ROWS },        { "v_columns", V_COLUMNS },
 };
 
 typedef struct bench {
@@ -82,7 +84,8 @@ static is_status set_up(bench *b, const bench_compose_options *o)
     size_t room;
 
     if (mean > 4096 || o->n_segments > 4096 || o->repeats > MAX_REPEATS)
-        return is_fail(INFERSCALE_E_INVALID, "the compose benchmark takes up to 4096 segments of 4096 tokens and %d repeats", MAX_REPEATS);
+        return is_fail(INFERSCALE_E_INVALID, "the compose benchmark takes up to 4096 segments of 4096 tokens and %d repeats",
+                       MAX_REPEATS);
     b->codec = o->codec;
     b->g = o->geometry;
     if (!b->g) {
@@ -131,7 +134,8 @@ static is_status run_plane(const bench *b, uint32_t plane, int arm, bool columns
     if (arm == ARM_COMPOSE && columns)
         return is_compose_plane_columns(b->spans, b->n_segments, b->rope, plane, b->codec, dst, b->n_total, stream);
     if (arm == ARM_COMPOSE)
-        return is_compose_plane_rows(b->spans, b->n_segments, b->rope, plane, b->codec, dst, is_plane_width(p), p->head_dim, stream);
+        return is_compose_plane_rows(b->spans, b->n_segments, b->rope, plane, b->codec, dst, is_plane_width(p), p->head_dim,
+                                     stream);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         size_t n = b->spans[i].token_end * row;
 

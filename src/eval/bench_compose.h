@@ -1,8 +1,8 @@
 /* bench_compose.h - how fast stored rows become an engine's cache rows, beside memcpy of the same bytes.
  *
- * Many segments (as one prompt has them) are composed into one destination, plane by plane, as the llama engine does. Beside it,
- * in the same process and interleaved with it, memcpy moves the same bytes to the same destination: once segment by segment and
- * plane by plane (the same pieces), once as a whole. The ratio is against the faster of the two. */
+ * Many segments (as one prompt has them) are composed into one destination, plane by plane, as the llama engine does. Beside
+ * it, in the same process and interleaved with it, memcpy moves the same bytes to the same destination: once segment by segment
+ * and plane by plane (the same pieces), once as a whole. The ratio is against the faster of the two. */
 #ifndef IS_EVAL_BENCH_COMPOSE_H
 #define IS_EVAL_BENCH_COMPOSE_H
 

@@ -1,4 +1,5 @@
-/* codec.c - the three element types, their scalar conversions (the oracles of all SIMD), and the dispatch to the best kernel. */
+/* codec.c - the three element types, their scalar conversions (the oracles of all SIMD), and the dispatch to the best kernel.
+ */
 #include "kv/codec.h"
 
 #include <string.h>

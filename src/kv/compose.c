@@ -54,17 +54,20 @@ static bool same_plane(const is_plane *a, const is_plane *b)
            a->rot_begin == b->rot_begin && a->rot_dim == b->rot_dim;
 }
 
-static is_status resolve(compose_job *j, const is_compose_span *s, const is_geometry *g, const is_rope *rope, uint32_t plane, run *out)
+static is_status resolve(compose_job *j, const is_compose_span *s, const is_geometry *g, const is_rope *rope, uint32_t plane,
+                         run *out)
 {
     const is_segment *seg = s->segment;
 
     if (!seg || plane >= seg->geometry->n_planes || seg->desc.codec != j->from ||
         (seg->geometry != g && !same_plane(&seg->geometry->planes[plane], j->p)))
-        return is_fail(INFERSCALE_E_INVALID, "segments of different models or codecs in one composition (plane %u); compose each kind by "
-                       "itself", plane);
+        return is_fail(INFERSCALE_E_INVALID,
+                       "segments of different models or codecs in one composition (plane %u); compose each kind by "
+                       "itself",
+                       plane);
     if (s->token_begin > s->token_end || s->token_end > seg->desc.n_tokens)
-        return is_fail(INFERSCALE_E_INVALID, "tokens %u to %u of a segment of %u; ask for tokens that are there", s->token_begin,
-                       s->token_end, seg->desc.n_tokens);
+        return is_fail(INFERSCALE_E_INVALID, "tokens %u to %u of a segment of %u; ask for tokens that are there",
+                       s->token_begin, s->token_end, seg->desc.n_tokens);
     out->n = s->token_end - s->token_begin;
     out->pos = s->pos;
     out->src_head = seg->desc.n_tokens * j->src_row;
@@ -74,7 +77,8 @@ static is_status resolve(compose_job *j, const is_compose_span *s, const is_geom
     return j->set ? INFERSCALE_OK : INFERSCALE_E_INVALID;
 }
 
-/* Resolves and checks all spans before anything is written. head_end = UINT32_MAX: all heads. finish() is due even on failure. */
+/* Resolves and checks all spans before anything is written. head_end = UINT32_MAX: all heads. finish() is due even on failure.
+ */
 static is_status prepare(compose_job *j, const is_compose_span *spans, size_t n, const is_rope *rope, uint32_t plane,
                          uint32_t head_begin, uint32_t head_end, is_codec to, const void *dst)
 {
@@ -82,12 +86,14 @@ static is_status prepare(compose_job *j, const is_compose_span *spans, size_t n,
 
     j->runs = j->on_stack;
     if (!dst || !first || (unsigned)to > IS_CODEC_BF16 || plane >= first->geometry->n_planes)
-        return is_fail(INFERSCALE_E_INVALID, "composing needs segments, a destination, a plane of them, and f32, f16 or bf16; check the "
+        return is_fail(INFERSCALE_E_INVALID,
+                       "composing needs segments, a destination, a plane of them, and f32, f16 or bf16; check the "
                        "engine's geometry");
     j->p = &first->geometry->planes[plane];
     if (head_end == UINT32_MAX) head_end = j->p->n_heads;
     if (head_begin > head_end || head_end > j->p->n_heads)
-        return is_fail(INFERSCALE_E_INVALID, "heads %u to %u of %u; ask for heads that are there", head_begin, head_end, j->p->n_heads);
+        return is_fail(INFERSCALE_E_INVALID, "heads %u to %u of %u; ask for heads that are there", head_begin, head_end,
+                       j->p->n_heads);
     j->k = is_kernels_best();
     j->set = NULL;
     j->head_begin = head_begin;
@@ -109,7 +115,7 @@ static void finish(compose_job *j)
     if (j->runs != j->on_stack) is_free(j->runs);
 }
 
-/* ---- Reading ahead -------------------------------------------------------------------------------------------------------- */
+/* ---- Reading ahead --------------------------------------------------------------------------------------------------- */
 
 /* The token that is AHEAD_BYTES further on than the one being worked on, in this span or a later one. */
 typedef struct ahead {
@@ -149,7 +155,7 @@ static uint32_t ahead_limit(const compose_job *j, const ahead *a, uint32_t n)
     return n < left ? n : left;
 }
 
-/* ---- A block -------------------------------------------------------------------------------------------------------------- */
+/* ---- A block --------------------------------------------------------------------------------------------------------- */
 
 /* Tokens t .. t+n-1 of a span, heads head .. head+n_heads-1 of the job, to rows. a may be NULL. */
 static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_t n_heads, uint32_t t, uint32_t n, uint8_t *dst,
@@ -167,8 +173,16 @@ static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_
     if (j->set) {
         const float *row = j->set->rows + ((size_t)s->pos + t) * 2 * j->set->half;
         is_rotate r = {
-            .rows = rows, .cos = row, .sin = row + j->set->half, .table_step = 2 * (size_t)j->set->half, .from = j->from, .to = j->to,
-            .head_dim = j->head_dim, .rot_begin = j->p->rot_begin, .rot_dim = j->p->rot_dim, .pairing = j->p->pairing,
+            .rows = rows,
+            .cos = row,
+            .sin = row + j->set->half,
+            .table_step = 2 * (size_t)j->set->half,
+            .from = j->from,
+            .to = j->to,
+            .head_dim = j->head_dim,
+            .rot_begin = j->p->rot_begin,
+            .rot_dim = j->p->rot_dim,
+            .pairing = j->p->pairing,
         };
 
         j->k->rotate(&r);
@@ -187,7 +201,7 @@ static uint32_t block_tokens(size_t bytes, size_t row)
     return row && bytes / row > 1 ? (uint32_t)(bytes / row) : 1;
 }
 
-/* ---- Rows ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------------------------------ */
 
 static void rows_plain(const compose_job *j, uint8_t *dst, size_t token_step, size_t head_step)
 {
@@ -234,8 +248,8 @@ static void rows_stream(const compose_job *j, uint8_t *dst)
     j->k->fence();
 }
 
-is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane, is_codec dst_type,
-                                void *dst, size_t token_stride, size_t head_stride, bool stream)
+is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane,
+                                is_codec dst_type, void *dst, size_t token_stride, size_t head_stride, bool stream)
 {
     is_status st;
     compose_job j;
@@ -243,7 +257,8 @@ is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, co
 
     st = prepare(&j, spans, n_spans, rope, plane, 0, UINT32_MAX, dst_type, dst);
     if (st != INFERSCALE_OK) goto done;
-    if (stream && head_stride == j.head_dim && token_stride == (size_t)j.head_dim * j.n_heads && j.dst_row * j.n_heads <= STAGE_BYTES)
+    if (stream && head_stride == j.head_dim && token_stride == (size_t)j.head_dim * j.n_heads &&
+        j.dst_row * j.n_heads <= STAGE_BYTES)
         rows_stream(&j, dst);
     else
         rows_plain(&j, dst, token_stride * b, head_stride * b);
@@ -253,8 +268,8 @@ done:
 }
 
 is_status is_compose_rows(const is_segment *s, const is_rope *rope, uint32_t plane, uint32_t token_begin, uint32_t token_end,
-                          uint32_t head_begin, uint32_t head_end, uint32_t pos, is_codec dst_type, void *dst, size_t token_stride,
-                          size_t head_stride)
+                          uint32_t head_begin, uint32_t head_end, uint32_t pos, is_codec dst_type, void *dst,
+                          size_t token_stride, size_t head_stride)
 {
     is_compose_span span = { .segment = s, .token_begin = token_begin, .token_end = token_end, .pos = pos };
     compose_job j;
@@ -265,7 +280,7 @@ is_status is_compose_rows(const is_segment *s, const is_rope *rope, uint32_t pla
     return INFERSCALE_OK;
 }
 
-/* ---- Columns -------------------------------------------------------------------------------------------------------------- */
+/* ---- Columns --------------------------------------------------------------------------------------------------------- */
 
 typedef void (*transpose_fn)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
 
@@ -312,13 +327,14 @@ static void columns_plain(const compose_job *j, uint8_t *dst, size_t column_step
 {
     for (const run *s = j->runs; s < j->runs + j->n_runs; s++) {
         fetch_next(j, s);
-        for (uint32_t h = 0; h < j->n_heads; h++) columns_head(j, s, h, dst + (size_t)h * j->head_dim * column_step, column_step);
+        for (uint32_t h = 0; h < j->n_heads; h++)
+            columns_head(j, s, h, dst + (size_t)h * j->head_dim * column_step, column_step);
         dst += s->n * is_codec_bytes(j->to);
     }
 }
 
-/* One source line of dims (LINE bytes) of up to TILE_RUN bytes of tokens: columns are made in a tile in the second-level cache and
- * leave it as whole lines. */
+/* One source line of dims (LINE bytes) of up to TILE_RUN bytes of tokens: columns are made in a tile in the second-level cache
+ * and leave it as whole lines. */
 typedef struct tile {
     _Alignas(LINE) uint8_t data[LINE / 2 * TILE_STEP];
     size_t run;      /* bytes of each column in it */
@@ -329,7 +345,8 @@ static void tile_flush(const compose_job *j, tile *t, uint8_t *dst, size_t colum
     for (uint32_t d = 0; d < n_dims; d++) j->k->stream(dst + d * column_step, t->data + d * TILE_STEP, t->run);
 }
 
-static void columns_stream_dims(const compose_job *j, uint32_t head, uint32_t dim, uint32_t n_dims, uint8_t *dst, size_t column_step)
+static void columns_stream_dims(const compose_job *j, uint32_t head, uint32_t dim, uint32_t n_dims, uint8_t *dst,
+                                size_t column_step)
 {
     size_t b = is_codec_bytes(j->to);
     transpose_fn transpose = transpose_for(j);
@@ -342,7 +359,8 @@ static void columns_stream_dims(const compose_job *j, uint32_t head, uint32_t di
             uint32_t room = (uint32_t)((TILE_RUN - out.run) / b);
 
             m = s->n - t < room ? s->n - t : room;
-            transpose(s->src + head * s->src_head + t * j->src_row + dim * b, j->src_row, out.data + out.run, TILE_STEP, m, n_dims);
+            transpose(s->src + head * s->src_head + t * j->src_row + dim * b, j->src_row, out.data + out.run, TILE_STEP, m,
+                      n_dims);
             out.run += m * b;
             if (out.run < TILE_RUN) continue;
             tile_flush(j, &out, dst, column_step, n_dims);
@@ -378,7 +396,8 @@ is_status is_compose_plane_columns(const is_compose_span *spans, size_t n_spans,
 }
 
 is_status is_compose_columns(const is_segment *s, const is_rope *rope, uint32_t plane, uint32_t token_begin, uint32_t token_end,
-                             uint32_t head_begin, uint32_t head_end, uint32_t pos, is_codec dst_type, void *dst, size_t column_stride)
+                             uint32_t head_begin, uint32_t head_end, uint32_t pos, is_codec dst_type, void *dst,
+                             size_t column_stride)
 {
     is_compose_span span = { .segment = s, .token_begin = token_begin, .token_end = token_end, .pos = pos };
     compose_job j;

@@ -11,8 +11,8 @@
 #include "kv/rope.h"
 #include "kv/segment.h"
 
-/* Tokens [token_begin, token_end) of a segment; token token_begin stands at position pos (keys are rotated there; pos is ignored
- * for V and planes without RoPE). */
+/* Tokens [token_begin, token_end) of a segment; token token_begin stands at position pos (keys are rotated there; pos is
+ * ignored for V and planes without RoPE). */
 typedef struct is_compose_span {
     const is_segment *segment;
     uint32_t token_begin, token_end;
@@ -24,10 +24,10 @@ typedef struct is_compose_span {
  * more 20% less. */
 enum { IS_COMPOSE_STREAM_BYTES = 6 << 20 };
 
-/* One plane, all heads, all spans one after another: the fast way. The tokens of spans[0] come first, then those of spans[1], ...
- * Segments must share the plane's shape and the codec. stream: write past the caches (rows: only if they lie without gaps). */
-is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane, is_codec dst_type,
-                                void *dst, size_t token_stride, size_t head_stride, bool stream);
+/* One plane, all heads, all spans one after another: the fast way. The tokens of spans[0] come first, then those of spans[1]
+ * and so on. Segments must share the plane's shape and the codec. stream: write past the caches (rows: only without gaps). */
+is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane,
+                                is_codec dst_type, void *dst, size_t token_stride, size_t head_stride, bool stream);
 /* Element (head, dim, i-th token of all) goes to dst[(head * head_dim + dim) * column_stride + i]. */
 is_status is_compose_plane_columns(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane,
                                    is_codec dst_type, void *dst, size_t column_stride, bool stream);
@@ -37,7 +37,8 @@ is_status is_compose_rows(const is_segment *s, const is_rope *rope, uint32_t pla
                           uint32_t head_begin, uint32_t head_end, uint32_t pos, is_codec dst_type, void *dst,
                           size_t token_stride, size_t head_stride);
 
-/* Transposed: element (head, dim, token) goes to dst[((head - head_begin) * head_dim + dim) * column_stride + token - token_begin]. */
+/* Transposed: element (head, dim, token) goes to
+ * dst[((head - head_begin) * head_dim + dim) * column_stride + token - token_begin]. */
 is_status is_compose_columns(const is_segment *s, const is_rope *rope, uint32_t plane, uint32_t token_begin, uint32_t token_end,
                              uint32_t head_begin, uint32_t head_end, uint32_t pos, is_codec dst_type, void *dst,
                              size_t column_stride);

@@ -78,7 +78,8 @@ static void copy_scalar(const is_rows *r, size_t row_bytes)
                    (const uint8_t *)r->src + h * r->src_head + t * r->src_step, row_bytes);
 }
 
-static void transpose_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols, size_t b)
+static void transpose_scalar(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols,
+                             size_t b)
 {
     for (size_t c = 0; c < n_cols; c++)
         for (size_t r = 0; r < n_rows; r++)

@@ -79,16 +79,31 @@ IS_INLINE vi vi_lo32(vi a, vi b) { return _mm256_unpacklo_epi32(a, b); }
 IS_INLINE vi vi_hi32(vi a, vi b) { return _mm256_unpackhi_epi32(a, b); }
 IS_INLINE vi vi_lo64(vi a, vi b) { return _mm256_unpacklo_epi64(a, b); }
 IS_INLINE vi vi_hi64(vi a, vi b) { return _mm256_unpackhi_epi64(a, b); }
+/* The first bytes (even, below 16) of v. */
+IS_INLINE void put_first(uint8_t *p, __m128i v, size_t bytes)
+{
+    if (bytes & 8) {
+        _mm_storel_epi64((void *)p, v);
+        v = _mm_srli_si128(v, 8);
+        p += 8;
+    }
+    if (bytes & 4) {
+        _mm_storeu_si32(p, v);
+        v = _mm_srli_si128(v, 4);
+        p += 4;
+    }
+    if (bytes & 2) _mm_storeu_si16(p, v);
+}
 IS_INLINE void vi_put(void *p, vi v, size_t bytes)
 {
-    uint8_t end[32];
-
     if (bytes == 32) {
         _mm256_storeu_si256(p, v);
-        return;
+    } else if (bytes >= 16) {
+        _mm_storeu_si128(p, _mm256_castsi256_si128(v));
+        put_first((uint8_t *)p + 16, _mm256_extracti128_si256(v, 1), bytes - 16);
+    } else {
+        put_first(p, _mm256_castsi256_si128(v), bytes);
     }
-    _mm256_storeu_si256((void *)end, v);
-    memcpy(p, end, bytes);
 }
 
 #include "kv/kernels_body.h"

@@ -27,7 +27,7 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-/* ---- Convert -------------------------------------------------------------------------------------------------------------- */
+/* ---- Convert --------------------------------------------------------------------------------------------------------- */
 
 #define IS_CONVERT(F, T)                                                                                                       \
     static IS_TARGET void convert_##F##_##T(const void *src, void *dst, size_t n)                                              \
@@ -47,7 +47,7 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
         memmove(dst, src, n * IS_SIZE_##T);                                                                                    \
     }
 
-/* ---- Rotate --------------------------------------------------------------------------------------------------------------- */
+/* ---- Rotate ---------------------------------------------------------------------------------------------------------- */
 
 /* A vector of pairs is loaded whole before anything of it is stored, so that a row may be rotated in place. The two commonest
  * head sizes have loops of known length: their rows are too short for the branches of the general one. */
@@ -212,7 +212,7 @@ static void rotate(const is_rotate *r)
     (r->pairing == IS_PAIR_HALVES ? table_halves : table_adjacent)[r->from][r->to](r);
 }
 
-/* ---- Copy ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Copy ------------------------------------------------------------------------------------------------------------ */
 
 static IS_TARGET void copy(const is_rows *r, size_t row_bytes)
 {
@@ -248,7 +248,7 @@ static void fence(void)
     _mm_sfence();
 }
 
-/* ---- Transpose ------------------------------------------------------------------------------------------------------------ */
+/* ---- Transpose ------------------------------------------------------------------------------------------------------- */
 
 /* IS_LANES x 8 rows by 8 columns of 16 bits. A vector takes row i of every lane's eight, so three stages of in-lane unpacks
  * give whole columns: no shuffle crosses lanes. Rows past the end repeat the last one and are not stored. */
@@ -284,7 +284,8 @@ static IS_TARGET void block32(const uint8_t *const *row, size_t at, uint8_t *dst
 }
 
 /* Columns that do not fill a block of 128-bit loads. */
-static void transpose_rest(const uint8_t *src, size_t src_step, uint8_t *dst, size_t dst_step, size_t n_rows, size_t n_cols, size_t b)
+static void transpose_rest(const uint8_t *src, size_t src_step, uint8_t *dst, size_t dst_step, size_t n_rows, size_t n_cols,
+                           size_t b)
 {
     for (size_t c = 0; c < n_cols; c++)
         for (size_t r = 0; r < n_rows; r++) memcpy(dst + c * dst_step + r * b, src + r * src_step + c * b, b);

@@ -1,5 +1,5 @@
-/* ram_tier.c - a chained hash table threaded by a list in order of use. Names are keyed hashes, so their first bytes are as good
- * a hash as any. */
+/* ram_tier.c - a chained hash table threaded by a list in order of use. Names are keyed hashes, so their first bytes are as
+ * good a hash as any. */
 #include "kv/ram_tier.h"
 
 #include <string.h>

@@ -17,7 +17,8 @@ typedef struct ram_tier {
 } ram_tier;
 
 void ram_clear(ram_tier *r);                                          /* empties it and frees the table */
-is_segment *ram_get(ram_tier *r, const uint8_t name[IS_HASH_BYTES]);  /* a new reference, now the newest; NULL if it is not there */
+is_segment *ram_get(ram_tier *r,
+                    const uint8_t name[IS_HASH_BYTES]); /* a new reference, now the newest; NULL if it is not there */
 bool ram_has(const ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
 /* Keeps s (taking a reference) unless it is larger than the budget or memory is out: the tier is only a convenience. */
 void ram_put(ram_tier *r, is_segment *s);

@@ -96,11 +96,13 @@ const float *is_rope_sin(const is_rope *r, uint32_t freq, uint32_t pos)
 const is_rope_set *is_rope_set_for(const is_rope *r, const is_plane *plane, uint64_t pos, uint64_t n)
 {
     if (!r || plane->freq >= r->n_sets || r->sets[plane->freq].n_pairs != plane->rot_dim / 2) {
-        is_fail(INFERSCALE_E_INVALID, "no rotation table for layer %u; make the tables from the same model's geometry", plane->layer);
+        is_fail(INFERSCALE_E_INVALID, "no rotation table for layer %u; make the tables from the same model's geometry",
+                plane->layer);
         return NULL;
     }
     if (pos > r->n_pos || n > r->n_pos - pos) {
-        is_fail(INFERSCALE_E_INVALID, "position %llu is outside the rotation table of %u positions; use a longer context (--ctx)",
+        is_fail(INFERSCALE_E_INVALID,
+                "position %llu is outside the rotation table of %u positions; use a longer context (--ctx)",
                 (unsigned long long)(pos + n - 1), r->n_pos);
         return NULL;
     }
@@ -138,16 +140,28 @@ is_status is_rope_rows(const is_rope *r, const is_plane *plane, float *rows, uin
 
         if (dir > 0) {
             is_rotate job = {
-                .rows = { .src = head, .dst = head, .src_step = width * 4, .dst_step = width * 4, .n_rows = n_tokens, .n_heads = 1 },
-                .cos = cosines, .sin = sines, .table_step = 2 * (size_t)set->half, .from = IS_CODEC_F32, .to = IS_CODEC_F32,
-                .head_dim = plane->head_dim, .rot_begin = plane->rot_begin, .rot_dim = plane->rot_dim,
+                .rows = { .src = head,
+                          .dst = head,
+                          .src_step = width * 4,
+                          .dst_step = width * 4,
+                          .n_rows = n_tokens,
+                          .n_heads = 1 },
+                .cos = cosines,
+                .sin = sines,
+                .table_step = 2 * (size_t)set->half,
+                .from = IS_CODEC_F32,
+                .to = IS_CODEC_F32,
+                .head_dim = plane->head_dim,
+                .rot_begin = plane->rot_begin,
+                .rot_dim = plane->rot_dim,
                 .pairing = plane->pairing,
             };
 
             is_kernels_best()->rotate(&job);
         } else {
             for (uint32_t t = 0; t < n_tokens; t++)
-                unrotate_head(plane, set, head + t * width, cosines + t * 2 * (size_t)set->half, sines + t * 2 * (size_t)set->half);
+                unrotate_head(plane, set, head + t * width, cosines + t * 2 * (size_t)set->half,
+                              sines + t * 2 * (size_t)set->half);
         }
     }
     return INFERSCALE_OK;

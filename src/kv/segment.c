@@ -52,12 +52,14 @@ static is_status fill(is_segment *s, const is_segment_desc *desc, uint64_t max_p
     s->desc.tokens = s->tokens;
     s->payload_bytes = lay_out(s);
     if (s->payload_bytes > max_payload)
-        return is_fail(INFERSCALE_E_CORRUPT, "a KV segment is smaller than its header says; it is damaged, encode its facts again");
+        return is_fail(INFERSCALE_E_CORRUPT,
+                       "a KV segment is smaller than its header says; it is damaged, encode its facts again");
     if (s->payload_bytes > SIZE_MAX / 2) return no_memory();
     s->payload = is_malloc_aligned(IS_SEGMENT_ALIGN, (size_t)s->payload_bytes);
     if (!s->payload) return no_memory();
     s->bytes = (size_t)s->payload_bytes + token_bytes + n_planes * (sizeof *s->plane_at + sizeof(is_plane)) + sizeof *s;
-    for (uint32_t i = 0; i < s->geometry->n_freqs; i++) s->bytes += sizeof(is_freqs) + s->geometry->freqs[i].n_pairs * sizeof(double);
+    for (uint32_t i = 0; i < s->geometry->n_freqs; i++)
+        s->bytes += sizeof(is_freqs) + s->geometry->freqs[i].n_pairs * sizeof(double);
     return INFERSCALE_OK;
 }
 
@@ -69,7 +71,8 @@ is_status is_segment_alloc(const is_segment_desc *desc, uint64_t max_payload, is
     *out = NULL;
     IS_TRY(is_geometry_check(desc->geometry));
     if (desc->n_tokens < 1 || desc->n_tokens > IS_SEGMENT_MAX_TOKENS || !desc->tokens)
-        return is_fail(INFERSCALE_E_INVALID, "a KV segment of %u tokens; spans must have 1 to %d", desc->n_tokens, IS_SEGMENT_MAX_TOKENS);
+        return is_fail(INFERSCALE_E_INVALID, "a KV segment of %u tokens; spans must have 1 to %d", desc->n_tokens,
+                       IS_SEGMENT_MAX_TOKENS);
     if (desc->codec != IS_CODEC_F32 && desc->codec != IS_CODEC_F16 && desc->codec != IS_CODEC_BF16)
         return is_fail(INFERSCALE_E_INVALID, "unknown codec %d of a KV segment; use f16, bf16 or f32", (int)desc->codec);
     s = is_calloc(1, sizeof *s);
@@ -92,8 +95,10 @@ static is_status check_values(const float *x, size_t n, is_codec codec, uint32_t
 
     for (size_t i = 0; i < n; i++) wrong += !(fabsf(x[i]) < limit);
     if (!wrong) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_UNSUPPORTED, "%zu values of KV plane %u are outside the range of %s; use --codec %s, or serve this "
-                   "model from text (--mode text)", wrong, plane, is_codec_name(codec), codec == IS_CODEC_F16 ? "bf16" : "f32");
+    return is_fail(INFERSCALE_E_UNSUPPORTED,
+                   "%zu values of KV plane %u are outside the range of %s; use --codec %s, or serve this "
+                   "model from text (--mode text)",
+                   wrong, plane, is_codec_name(codec), codec == IS_CODEC_F16 ? "bf16" : "f32");
 }
 
 /* rows F32 [n_tokens][n_heads][head_dim] -> [head][token][dim] of the codec. */

@@ -61,7 +61,7 @@ static bool all_zero(const uint8_t *p, size_t n)
     return true;
 }
 
-/* ---- Write ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Write ----------------------------------------------------------------------------------------------------------- */
 
 static void add_zeros(is_buf *b, uint64_t upto)
 {
@@ -151,7 +151,7 @@ is_status is_segment_write(const is_segment *s, const is_fs *fs, const char *pat
     return st;
 }
 
-/* ---- Read ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Read ------------------------------------------------------------------------------------------------------------ */
 
 /* The first PREFIX_BYTES of a file of file_bytes bytes (n of them given). */
 static is_status check_prefix(const uint8_t *p, size_t n, uint64_t file_bytes, uint32_t *header_bytes)
@@ -161,8 +161,10 @@ static is_status check_prefix(const uint8_t *p, size_t n, uint64_t file_bytes, u
         return is_fail(INFERSCALE_E_FOREIGN, "this is not a KV segment file; give the path of a .seg file of the vault");
     if (n < PREFIX_BYTES) return corrupt("shorter than its header");
     if (is_get_u32(p + 8) != VERSION)
-        return is_fail(INFERSCALE_E_FOREIGN, "this KV segment has format version %u and this program reads version %d; use a newer "
-                       "inferscale, or encode its facts again", is_get_u32(p + 8), VERSION);
+        return is_fail(INFERSCALE_E_FOREIGN,
+                       "this KV segment has format version %u and this program reads version %d; use a newer "
+                       "inferscale, or encode its facts again",
+                       is_get_u32(p + 8), VERSION);
     *header_bytes = is_get_u32(p + 12);
     if (*header_bytes < FIXED_BYTES + IS_SEGMENT_ALIGN || *header_bytes % IS_SEGMENT_ALIGN || *header_bytes > MAX_HEADER)
         return corrupt("header size out of range");
@@ -185,11 +187,13 @@ static is_status parse_header(const uint8_t *h, uint32_t header_bytes, uint64_t 
     if (is_checksum(h, header_bytes - 8) != is_get_u64(h + header_bytes - 8)) return corrupt("header checksum");
     if (n_tokens < 1 || n_tokens > IS_SEGMENT_MAX_TOKENS || is_get_u32(h + 24) > IS_CODEC_BF16 || is_get_u64(h + 56))
         return corrupt("a header field out of range");
-    if (l.header_bytes != header_bytes || payload_bytes != file_bytes - header_bytes) return corrupt("sizes that contradict each other");
+    if (l.header_bytes != header_bytes || payload_bytes != file_bytes - header_bytes)
+        return corrupt("sizes that contradict each other");
     IS_TRY(is_geometry_read(h + l.geometry_at, geometry_bytes, &g));
     st = g->n_planes == n_planes && count_heads(g) == n_heads ? INFERSCALE_OK : corrupt("geometry of another size");
-    if (st == INFERSCALE_OK && (!all_zero(h + l.geometry_at + geometry_bytes, (size_t)(l.planes_at - l.geometry_at - geometry_bytes)) ||
-                                !all_zero(h + l.sums_at + 8 * (size_t)n_heads, (size_t)(header_bytes - 8 - l.sums_at - 8 * (uint64_t)n_heads))))
+    if (st == INFERSCALE_OK &&
+        (!all_zero(h + l.geometry_at + geometry_bytes, (size_t)(l.planes_at - l.geometry_at - geometry_bytes)) ||
+         !all_zero(h + l.sums_at + 8 * (size_t)n_heads, (size_t)(header_bytes - 8 - l.sums_at - 8 * (uint64_t)n_heads))))
         st = corrupt("padding in use");
     if (st == INFERSCALE_OK && !(tokens = is_malloc(n_tokens * sizeof *tokens))) st = no_memory();
     if (st == INFERSCALE_OK) {
@@ -222,7 +226,8 @@ static is_status verify_payload(const is_segment *s, const uint8_t *sums)
         uint64_t end = i + 1 < s->geometry->n_planes ? s->plane_at[i + 1] : s->payload_bytes;
 
         for (uint32_t h = 0; h < p->n_heads; h++, sums += 8)
-            if (is_checksum(is_segment_head(s, i, h), (size_t)head_bytes) != is_get_u64(sums)) return corrupt("checksum of its rows");
+            if (is_checksum(is_segment_head(s, i, h), (size_t)head_bytes) != is_get_u64(sums))
+                return corrupt("checksum of its rows");
         if (!all_zero(s->payload + used, (size_t)(end - used))) return corrupt("padding in use");
     }
     return INFERSCALE_OK;

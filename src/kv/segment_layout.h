@@ -1,4 +1,5 @@
-/* segment_layout.h - inside a segment (private to the kv room). The payload in memory is, byte for byte, the payload of the file. */
+/* segment_layout.h - inside a segment (private to the kv room). The payload in memory is, byte for byte, the payload of the
+ * file. */
 #ifndef IS_KV_SEGMENT_LAYOUT_H
 #define IS_KV_SEGMENT_LAYOUT_H
 

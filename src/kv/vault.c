@@ -41,7 +41,7 @@ struct is_vault {
     is_vault_stats stats; /* hits, reads, misses, bad files */
 };
 
-/* ---- Paths ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Paths ----------------------------------------------------------------------------------------------------------- */
 
 static void name_path(const is_vault *v, const uint8_t *name, const char *suffix, char out[PATH_BYTES])
 {
@@ -73,7 +73,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-/* ---- Open and close ------------------------------------------------------------------------------------------------------- */
+/* ---- Open and close -------------------------------------------------------------------------------------------------- */
 
 /* Is a file in DIR/tmp left over? Keys and values can be turned back into text: what no name leads to must not stay on disk. */
 static bool is_orphan(const char *name)
@@ -106,7 +106,8 @@ static is_status prepare_folders(is_vault *v)
 {
     if (v->read_only) return INFERSCALE_OK;
     IS_TRY(v->fs->mkdirs(v->fs, v->tmp));
-    if (v->fs->list(v->fs, v->tmp, clean_one, v) != INFERSCALE_OK) is_log(IS_LOG_WARN, "vault: cannot look for left-overs: %s", is_error());
+    if (v->fs->list(v->fs, v->tmp, clean_one, v) != INFERSCALE_OK)
+        is_log(IS_LOG_WARN, "vault: cannot look for left-overs: %s", is_error());
     return INFERSCALE_OK;
 }
 
@@ -117,7 +118,8 @@ is_status is_vault_open(const is_fs *fs, const char *dir, uint64_t ram_budget, b
 
     *out = NULL;
     if (!dir || !*dir || strlen(dir) > DIR_MAX)
-        return is_fail(INFERSCALE_E_INVALID, "the vault's folder must have a name of 1 to %d bytes; choose another --home", DIR_MAX);
+        return is_fail(INFERSCALE_E_INVALID, "the vault's folder must have a name of 1 to %d bytes; choose another --home",
+                       DIR_MAX);
     v = is_calloc(1, sizeof *v);
     if (!v) return is_fail(INFERSCALE_E_NOMEM, "out of memory opening the vault; free memory and try again");
     pthread_mutex_init(&v->lock, NULL);
@@ -146,7 +148,7 @@ void is_vault_close(is_vault *v)
     is_free(v);
 }
 
-/* ---- The RAM tier under the lock ------------------------------------------------------------------------------------------ */
+/* ---- The RAM tier under the lock ------------------------------------------------------------------------------------- */
 
 static uint64_t removals_now(is_vault *v)
 {
@@ -173,7 +175,7 @@ static void count(is_vault *v, uint64_t *counter)
     pthread_mutex_unlock(&v->lock);
 }
 
-/* ---- Put ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Put ------------------------------------------------------------------------------------------------------------- */
 
 /* The fan-out folder, durably there. */
 static is_status make_fan(is_vault *v, const uint8_t *name, char fan[PATH_BYTES])
@@ -196,7 +198,8 @@ static is_status write_file(is_vault *v, const is_segment *s, const char *path)
     st = v->fs->rename(v->fs, tmp, path);
     if (st == INFERSCALE_OK) return v->fs->sync_dir(v->fs, fan);
     if (st == INFERSCALE_E_NOTFOUND)
-        return is_fail(INFERSCALE_E_STALE, "a KV segment was forgotten while it was being stored; encode again what is still remembered");
+        return is_fail(INFERSCALE_E_STALE,
+                       "a KV segment was forgotten while it was being stored; encode again what is still remembered");
     snprintf(why, sizeof why, "%s", is_error());
     if (is_file_shred(v->fs, tmp) != INFERSCALE_OK) is_log(IS_LOG_WARN, "vault: a left-over file stays: %s", is_error());
     return is_fail(st, "%s", why);
@@ -208,7 +211,8 @@ is_status is_vault_put(is_vault *v, is_segment *s)
     uint64_t since = removals_now(v);
 
     if (v->read_only)
-        return is_fail(INFERSCALE_E_READONLY, "the vault is open for reading only; open the store without --read-only to store KV");
+        return is_fail(INFERSCALE_E_READONLY,
+                       "the vault is open for reading only; open the store without --read-only to store KV");
     name_path(v, is_segment_info(s)->name, ".seg", path);
     if (v->fs->exists(v->fs, path)) {
         fan_path(v, is_segment_info(s)->name, fan);
@@ -220,11 +224,12 @@ is_status is_vault_put(is_vault *v, is_segment *s)
     return INFERSCALE_OK;
 }
 
-/* ---- Get ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Get ------------------------------------------------------------------------------------------------------------- */
 
 static is_status absent(void)
 {
-    return is_fail(INFERSCALE_E_NOTFOUND, "a fact's KV is not in the vault; it is served as text until inferscale encode has run");
+    return is_fail(INFERSCALE_E_NOTFOUND,
+                   "a fact's KV is not in the vault; it is served as text until inferscale encode has run");
 }
 
 /* A file that does not verify: out of the way, so that the next encoding can take its name. */
@@ -250,7 +255,8 @@ static is_status read_file(is_vault *v, const uint8_t *name, is_segment **out)
     if (st == INFERSCALE_OK && memcmp(is_segment_info(*out)->name, name, IS_HASH_BYTES)) {
         is_segment_unref(*out);
         *out = NULL;
-        st = is_fail(INFERSCALE_E_CORRUPT, "a KV segment's file has another segment's name; its facts have to be encoded again");
+        st =
+            is_fail(INFERSCALE_E_CORRUPT, "a KV segment's file has another segment's name; its facts have to be encoded again");
     }
     if (st == INFERSCALE_OK || st == INFERSCALE_E_NOMEM) return st;
     if (st == INFERSCALE_E_CORRUPT || st == INFERSCALE_E_FOREIGN) set_aside(v, name, path);
@@ -262,7 +268,8 @@ static is_status check_fingerprint(is_segment *s, const uint8_t *want, is_segmen
 {
     if (want && memcmp(is_segment_info(s)->fingerprint, want, IS_HASH_BYTES)) {
         is_segment_unref(s);
-        return is_fail(INFERSCALE_E_NOTFOUND, "a fact's KV in the vault was computed by another model; run inferscale encode with this one");
+        return is_fail(INFERSCALE_E_NOTFOUND,
+                       "a fact's KV in the vault was computed by another model; run inferscale encode with this one");
     }
     *out = s;
     return INFERSCALE_OK;
@@ -305,7 +312,7 @@ bool is_vault_has(is_vault *v, const uint8_t name[IS_HASH_BYTES])
     return v->fs->exists(v->fs, path);
 }
 
-/* ---- Remove --------------------------------------------------------------------------------------------------------------- */
+/* ---- Remove ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct shred_left {
     const is_vault *v;
@@ -334,7 +341,8 @@ is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES])
     is_status renamed, st;
 
     if (v->read_only)
-        return is_fail(INFERSCALE_E_READONLY, "the vault is open for reading only; open the store without --read-only to forget");
+        return is_fail(INFERSCALE_E_READONLY,
+                       "the vault is open for reading only; open the store without --read-only to forget");
     name_path(v, name, ".seg", path);
     temporary_path(v, name, ".gone", gone);
     renamed = v->fs->rename(v->fs, path, gone);
@@ -353,7 +361,7 @@ is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES])
     return st != INFERSCALE_OK ? st : left.st;
 }
 
-/* ---- Benchmarks and figures ----------------------------------------------------------------------------------------------- */
+/* ---- Benchmarks and figures ------------------------------------------------------------------------------------------ */
 
 void is_vault_drop_ram(is_vault *v)
 {

@@ -1,8 +1,8 @@
 /* vault.h - the files of segments, and a RAM tier with a byte budget before them.
  *
- * Files: DIR/ab/abcd....seg (hex of the name), 0600 in 0700 folders, written to DIR/tmp, synced, renamed, folder synced. A torn,
- * missing or foreign file reads as absent (logged, counted): the fact is served as text and encoded again; never wrong data.
- * Losing the vault costs time, not memory. Thread safe. */
+ * Files: DIR/ab/abcd....seg (hex of the name), 0600 in 0700 folders, written to DIR/tmp, synced, renamed, folder synced. A
+ * torn, missing or foreign file reads as absent (logged, counted): the fact is served as text and encoded again; never wrong
+ * data. Losing the vault costs time, not memory. Thread safe. */
 #ifndef IS_KV_VAULT_H
 #define IS_KV_VAULT_H
 

@@ -43,8 +43,8 @@ uint64_t kv_seed(void)
     return seed;
 }
 
-is_geometry *kv_geometry(uint32_t n_layers, uint32_t n_heads, uint32_t head_dim, int pairing, uint32_t rot_begin, uint32_t rot_dim,
-                         double base, double mscale)
+is_geometry *kv_geometry(uint32_t n_layers, uint32_t n_heads, uint32_t head_dim, int pairing, uint32_t rot_begin,
+                         uint32_t rot_dim, double base, double mscale)
 {
     is_geometry *g = is_geometry_new(2 * n_layers, rot_dim ? 1 : 0);
     double w[2048];
