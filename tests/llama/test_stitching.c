@@ -72,14 +72,15 @@ static void stitching(subject *s)
     float *text = is_malloc(s->n_vocab * sizeof *text);
     is_run_opts opts = { .no_prefix_cache = true };
     stitch t;
+    kit_plan p, twin;
 
     assert_true(want && got && text);
+    lay_out(s, ALONE, &t);
+    plan_of(s, &t, false, &twin); /* the same tokens whatever the encoding */
+    kit_logits(s->e, &twin.plan, &opts, text, NULL);
+    floor_n n = subject_floor(s, &twin.plan, text);
     for (int how = ALONE; how < ENCODINGS; how++) {
-        kit_plan p, twin;
         lay_out(s, (encoding)how, &t);
-        plan_of(s, &t, false, &twin);
-        kit_logits(s->e, &twin.plan, &opts, text, NULL);
-        floor_n n = subject_floor(s, &twin.plan, text);
         plan_of(s, &t, true, &p);
         kit_logits(s->e, &p.plan, &opts, got, NULL);
         oracle_of(s, &t, want);
