@@ -99,15 +99,18 @@ $(OUT)/obj/%.o: %.cpp $(FLAGS_STAMP)
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(ALL_CXXFLAGS) -c $< -o $@
 
+# A missing function is an error of the link, not of the load (the sanitizers' own are only there at run time).
+WHOLE := $(if $(SAN),,-Wl,-z,defs)
+
 $(LIB_A): $(call objs,$(CORE_SRC))
 	@rm -f $@
 	ar rcs $@ $^
 $(LIB_SO): $(call objs,$(CORE_SRC)) src/libinferscale.map
-	$(CC) $(SAN) -shared -Wl,-soname,libinferscale.so.$(SOVER) -Wl,--version-script=src/libinferscale.map -o $@ $(filter %.o,$^) $(CORE_LIBS)
+	$(CC) $(SAN) -shared $(WHOLE) -Wl,-soname,libinferscale.so.$(SOVER) -Wl,--version-script=src/libinferscale.map -o $@ $(filter %.o,$^) $(CORE_LIBS)
 	ln -sf libinferscale.so.$(SOVER) $(OUT)/libinferscale.so
 
 # Plug-ins carry their own copy of base and kv (src/engine/engine.h says why).
-PLUGIN_LINK   = $(CC) $(SAN) -shared -Wl,--version-script=src/plugin.map -o $@ $(filter %.o,$^)
+PLUGIN_LINK   = $(CC) $(SAN) -shared $(WHOLE) -Wl,--version-script=src/plugin.map -o $@ $(filter %.o,$^)
 PLUGIN_LIBS  := -lsodium -lxxhash -lpthread -lm
 LLAMA_OBJS   := $(call objs,$(LLAMA_SRC) $(SHARED_SRC)) $(patsubst %.cpp,$(OUT)/obj/%.o,$(LLAMA_CXX))
 $(OUT)/libinferscale-llama.so: $(LLAMA_OBJS) src/plugin.map $(LLAMA_STAMP)
