@@ -16,7 +16,7 @@ enum { BLOCK = 40, TAIL = 6, N_ALL = BLOCK + TAIL };
 /* What identity may cost, in nats: three times what another batching of the same text costs, or this much where that is (almost)
  * nothing. Quantised weights round activations to 8 bits, so that any last-bit change of a row moves the logits by some 0.002;
  * batching alone may not change a bit. Wrong positions or layers cost 0.5 and more. */
-static const double KL_FLOOR = 0.02, PAIR_MAX = 0.15;
+static const double KL_FLOOR = 0.01, PAIR_MAX = 0.15;
 
 typedef struct is_trial {
     is_llama *e;
