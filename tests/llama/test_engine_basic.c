@@ -170,7 +170,8 @@ static void test_text_is_deterministic(void **state)
 /* A segment of f's tokens whose rows are those of other tokens: if it leaked into an exact prefix, logits would show it. */
 static is_segment *wrong_segment(kit_ids h, kit_ids f)
 {
-    kit_ids junk = long_ids(f.n);
+    uint64_t seed = 11;
+    kit_ids junk = { kit_random_ids(&seed, f.n, 1000, 40000), f.n };
     kit_rows rows;
     is_segment *s;
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const is_embedder_vtable is_llama_embedder __attribute__((weak));
+extern const is_embedder_vtable is_llama_embedder; /* embedder.c */
 
 static const is_host *host;
 static _Thread_local char last_error[512];  /* the last error libllama logged in this thread */
