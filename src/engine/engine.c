@@ -20,7 +20,8 @@ is_status is_engine_open(const char *plugin_dir, const char *name, const is_engi
 
     *out = NULL;
     IS_TRY(is_plugin_load(plugin_dir, name, &plugin));
-    if (!plugin->engine) return is_fail(INFERSCALE_E_UNSUPPORTED, "the plug-in '%s' has no engine; use 'llama' or 'mock'", name);
+    if (!plugin->engine) return is_fail(INFERSCALE_E_UNSUPPORTED, "the plug-in '%s' has no engine; use 'llama' or 'mock'",
+                                        name);
     e = is_calloc(1, sizeof *e);
     if (!e) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine");
     e->v = plugin->engine;
@@ -62,7 +63,8 @@ const is_chat_format *is_engine_chat(is_engine *e)
     return e->v->chat_format(e->impl);
 }
 
-is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n)
+is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
+                             uint32_t *n)
 {
     int32_t *theirs = NULL;
     is_status st;

@@ -47,7 +47,8 @@ static void own_folder(char *out, size_t cap)
     ssize_t n;
 
     *out = 0;
-    if (!dladdr((void *)own_folder, &info) || !info.dli_fname || !strchr(info.dli_fname, '/') || !realpath(info.dli_fname, path)) {
+    if (!dladdr((void *)own_folder, &info) || !info.dli_fname || !strchr(info.dli_fname, '/') || !realpath(info.dli_fname,
+        path)) {
         n = readlink("/proc/self/exe", path, sizeof path - 1); /* a program started by its bare name */
         if (n <= 0) return;
         path[n] = 0;
@@ -64,7 +65,8 @@ static void *open_in(const char *dir, const char *name, char *why, size_t cap)
     char path[PATH_MAX_BYTES];
     void *handle;
 
-    if (snprintf(path, sizeof path, "%s/libinferscale-%s.so", dir, name) >= (int)sizeof path || access(path, F_OK) != 0) return NULL;
+    if (snprintf(path, sizeof path, "%s/libinferscale-%s.so", dir, name) >= (int)sizeof path || access(path,
+        F_OK) != 0) return NULL;
     handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         const char *e = dlerror();
@@ -112,11 +114,14 @@ static is_status load(const char *dir, const char *name, const is_plugin **out)
     void *handle, *symbol;
     is_plugin_entry entry;
 
-    if (n_loaded == PLUGINS_MAX) return is_fail(INFERSCALE_E_UNSUPPORTED, "%d plug-ins are loaded, which is the limit", PLUGINS_MAX);
+    if (n_loaded == PLUGINS_MAX) return is_fail(INFERSCALE_E_UNSUPPORTED, "%d plug-ins are loaded, which is the limit",
+                                                PLUGINS_MAX);
     handle = find(dir, name, tried, sizeof tried, why, sizeof why);
-    if (!handle && *why) return is_fail(INFERSCALE_E_ENGINE, "the plug-in '%s' cannot be loaded: %s; run 'make' again", name, why);
+    if (!handle && *why) return is_fail(INFERSCALE_E_ENGINE, "the plug-in '%s' cannot be loaded: %s; run 'make' again", name,
+                                        why);
     if (!handle)
-        return is_fail(INFERSCALE_E_NOTFOUND, "libinferscale-%s.so is not in %s; build it with 'make' or set INFERSCALE_PLUGINS to its folder",
+        return is_fail(INFERSCALE_E_NOTFOUND, "libinferscale-%s.so is not in %s; build it with 'make' or set "
+                       "INFERSCALE_PLUGINS to its folder",
                        name, tried);
     symbol = dlsym(handle, "inferscale_plugin");
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from an object to a function pointer */
@@ -124,7 +129,8 @@ static is_status load(const char *dir, const char *name, const is_plugin **out)
     if (!*out || (*out)->abi != IS_ENGINE_ABI) {
         *out = NULL;
         dlclose(handle);
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "the plug-in '%s' was built for another version of InferScale; build both again", name);
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "the plug-in '%s' was built for another version of InferScale; build both "
+                       "again", name);
     }
     snprintf(loaded[n_loaded].name, sizeof loaded[0].name, "%s", name);
     loaded[n_loaded++].plugin = *out;

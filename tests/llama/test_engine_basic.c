@@ -182,8 +182,8 @@ static is_segment *wrong_segment(kit_ids h, kit_ids f)
     return s;
 }
 
-/* Sums run over the cache's cells in their order, so the same text in other cells differs in the last bits: below 0.01 nats with
- * 4-bit weights. The wrong rows cost ten times that at least. */
+/* Sums run over the cache's cells in their order, so the same text in other cells differs in the last bits: below 0.01 nats
+ * with 4-bit weights. The wrong rows cost ten times that at least. */
 static void test_prefixes_are_exact(void **state)
 {
     kit_ids h = ids_of("<|im_start|>user\nWhat is known:\n"), f = long_ids(150), q = ids_of("Where did she go?");
@@ -409,7 +409,8 @@ static void test_capture_keeps_its_context(void **state)
     kit_capture(e, context, span, 0, &again);
     assert_true(rows_differ(&first, &again) < 1e-4);
     c.rows = again.rows;
-    for (uint32_t i = 0; i < g->n_planes; i++) memset(again.rows[i], 0, (size_t)span.n * is_plane_width(&g->planes[i]) * sizeof(float));
+    for (uint32_t i = 0; i < g->n_planes; i++) memset(again.rows[i], 0,
+                                                      (size_t)span.n * is_plane_width(&g->planes[i]) * sizeof(float));
     OK(is_engine_capture(e, &c));
     assert_int_equal(c.n_computed, span.n); /* 600 context tokens, two micro-batches, are still there */
     assert_true(rows_differ(&first, &again) < 1e-4);
@@ -441,9 +442,11 @@ static void test_chat_format(void **state)
 
     (void)state;
     assert_true(is_engine_describe(e)->has_chat_template);
-    snprintf(text, sizeof text, "%sS%s%sU%s%sA%s%sV%s%s", f->system_open, f->system_close, f->user_open, f->user_close, f->assistant_open,
+    snprintf(text, sizeof text, "%sS%s%sU%s%sA%s%sV%s%s", f->system_open, f->system_close, f->user_open, f->user_close,
+             f->assistant_open,
              f->assistant_close, f->user_open, f->user_close, f->assistant_open);
-    assert_string_equal(text, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
+    assert_string_equal(text, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n"
+                              "<|im_start|>assistant\nA<|im_end|>\n"
                               "<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n");
 }
 

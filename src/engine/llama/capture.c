@@ -101,8 +101,9 @@ is_status is_llama_capture(void *impl, is_capture *c)
     if (c->n_span == 0 || !c->span || !c->rows || (c->n_context && !c->context))
         return is_fail(INFERSCALE_E_INVALID, "nothing to capture: the span is empty");
     if ((uint64_t)c->pos0 + c->n_context + c->n_span > e->n_ctx)
-        return is_fail(INFERSCALE_E_CONTEXT, "context and span end at position %llu, beyond the engine's context of %u tokens; use a "
-                       "smaller window or raise n_ctx", (unsigned long long)((uint64_t)c->pos0 + c->n_context + c->n_span), e->n_ctx);
+        return is_fail(INFERSCALE_E_CONTEXT, "context and span end at position %llu, beyond the engine's context of %u tokens; "
+                       "use a smaller window or raise n_ctx",
+                       (unsigned long long)((uint64_t)c->pos0 + c->n_context + c->n_span), e->n_ctx);
     IS_TRY(is_tokens_check(e, c->context, c->n_context));
     IS_TRY(is_tokens_check(e, c->span, c->n_span));
     from = keep_common(e, c);

@@ -1,8 +1,9 @@
 /* chat_format.c - the literal pieces of the model's chat format.
  *
- * libllama's template function is no Jinja: it recognises some 55 formats. A conversation is rendered with placeholders and cut at
- * them. Pieces are always used joined (system_close + user_open, user_close + assistant_open, assistant_close + user_open), so
- * formats that merge a system text into the first user turn work too: what matters is that the joints are literal. */
+ * libllama's template function is no Jinja: it recognises some 55 formats. A conversation is rendered with placeholders and
+ * cut at them. Pieces are always used joined (system_close + user_open, user_close + assistant_open, assistant_close +
+ * user_open), so formats that merge a system text into the first user turn work too: what matters is that the joints are
+ * literal. */
 #include "engine/llama/internal.h"
 
 #include <string.h>
@@ -80,7 +81,7 @@ void is_chat_format_free(is_chat_format *f)
     memset(f, 0, sizeof *f);
 }
 
-/* joint = what stands between the user's and the assistant's text: user_close as a plain user turn shows it, then the opener. */
+/* joint = what stands between the user's and the assistant's text: user_close as a plain user turn shows it, then an opener. */
 static void split_joint(const char *tmpl, const char *joint, is_chat_format *f)
 {
     struct llama_chat_message user = { "user", USR };
@@ -97,7 +98,8 @@ static bool from_template(is_llama *e, const char *tmpl, is_chat_format *f)
 {
     struct llama_chat_message all[] = { { "system", SYS }, { "user", USR }, { "assistant", AST }, { "user", US2 } };
     struct llama_chat_message user = { "user", USR };
-    char *text = render(tmpl, all, 4, true), *alone = render(tmpl, &user, 1, false), *open = alone ? between(alone, NULL, USR) : NULL;
+    char *text = render(tmpl, all, 4, true), *alone = render(tmpl, &user, 1, false), *open = alone ? between(alone, NULL,
+        USR) : NULL;
     char *before_user = NULL, *before_user2 = NULL, *joint = NULL;
     bool has_system = text && strstr(text, SYS);
     size_t k;
@@ -138,7 +140,8 @@ is_status is_chat_format_find(is_llama *e)
 
     e->info.has_chat_template = tmpl && from_template(e, tmpl, f);
     if (e->info.has_chat_template) return INFERSCALE_OK;
-    if (tmpl) is_log(IS_LOG_WARN, "the chat template of %s is not one that libllama knows; a plain format is used", e->info.name);
+    if (tmpl) is_log(IS_LOG_WARN, "the chat template of %s is not one that libllama knows; a plain format is used",
+                     e->info.name);
     is_chat_format_free(f);
     f->system_open = is_strdup("");
     f->system_close = is_strdup("\n\n");

@@ -12,7 +12,8 @@ is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= e->n_vocab)
-            return is_fail(INFERSCALE_E_INVALID, "token %d at index %u is outside the model's vocabulary of %u; tokenise with this model",
+            return is_fail(INFERSCALE_E_INVALID, "token %d at index %u is outside the model's vocabulary of %u; tokenise with "
+                           "this model",
                            tokens[i], i, e->n_vocab);
     return INFERSCALE_OK;
 }

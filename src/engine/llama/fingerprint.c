@@ -48,7 +48,8 @@ void is_cache_write(const char *cache_dir, const char *kind, const uint8_t key[I
     char *path = cache_dir ? cache_path(cache_dir, kind, key) : NULL;
     const is_fs *fs = is_fs_posix();
 
-    if (path && (fs->mkdirs(fs, cache_dir) != INFERSCALE_OK || is_file_write_atomic(fs, path, text, strlen(text)) != INFERSCALE_OK))
+    if (path && (fs->mkdirs(fs, cache_dir) != INFERSCALE_OK || is_file_write_atomic(fs, path, text,
+        strlen(text)) != INFERSCALE_OK))
         is_log(IS_LOG_INFO, "the cache folder %s cannot be written: %s", cache_dir, is_error());
     is_free(path);
 }

@@ -158,19 +158,23 @@ static is_status check_bytes(const char *path, const uint8_t *p, uint64_t n, is_
     const uint8_t *magic = take(&r, 4);
 
     if (!magic || memcmp(magic, "GGUF", 4) != 0)
-        return is_fail(INFERSCALE_E_MODEL, "%s is not a GGUF model file; give the path of one, or run 'make demo' to fetch the default", path);
+        return is_fail(INFERSCALE_E_MODEL, "%s is not a GGUF model file; give the path of one, or run 'make demo' to fetch the "
+                       "default", path);
     version = take_u32(&r);
     n_tensors = take_u64(&r);
     n_keys = take_u64(&r);
     if (r.bad || version < 2 || version > GGUF_VERSION)
-        return is_fail(INFERSCALE_E_MODEL, "%s has GGUF version %u, and versions 2 and 3 can be read; convert the model again", path, version);
+        return is_fail(INFERSCALE_E_MODEL, "%s has GGUF version %u, and versions 2 and 3 can be read; convert the model again",
+                       path, version);
     read_keys(&r, n_keys, &align, out);
     if (!r.bad) read_tensors(&r, n_tensors, align, &need, by_type);
     if (r.bad || n_tensors == 0)
-        return is_fail(INFERSCALE_E_MODEL, "%s has a damaged or cut header (%llu bytes); fetch the model again", path, (unsigned long long)n);
+        return is_fail(INFERSCALE_E_MODEL, "%s has a damaged or cut header (%llu bytes); fetch the model again", path,
+                       (unsigned long long)n);
     data = (r.at + align - 1) / align * align;
     if (data > n || need > n - data)
-        return is_fail(INFERSCALE_E_MODEL, "%s is cut short: it has %llu bytes and its tensors need %llu; fetch the model again", path,
+        return is_fail(INFERSCALE_E_MODEL, "%s is cut short: it has %llu bytes and its tensors need %llu; fetch the model "
+                       "again", path,
                        (unsigned long long)n, (unsigned long long)(data + need));
     for (uint32_t t = 0; t < GGML_TYPE_COUNT; t++)
         if (by_type[t] > by_type[best]) best = t;
@@ -189,7 +193,8 @@ is_status is_gguf_check(const char *path, is_gguf_facts *out)
 
     memset(out, 0, sizeof *out);
     if (fd < 0)
-        return is_fail(INFERSCALE_E_MODEL, "cannot open the model file %s (%s); check the path, or run 'make demo' to fetch the default", path,
+        return is_fail(INFERSCALE_E_MODEL, "cannot open the model file %s (%s); check the path, or run 'make demo' to fetch "
+                       "the default", path,
                        strerror(errno));
     if (fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode) || sb.st_size < 24) {
         close(fd);
@@ -197,7 +202,8 @@ is_status is_gguf_check(const char *path, is_gguf_facts *out)
     }
     map = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
-    if (map == MAP_FAILED) return is_fail(INFERSCALE_E_MODEL, "cannot map the model file %s (%s); free some memory", path, strerror(errno));
+    if (map == MAP_FAILED) return is_fail(INFERSCALE_E_MODEL, "cannot map the model file %s (%s); free some memory", path,
+                                          strerror(errno));
     out->file_bytes = (uint64_t)sb.st_size;
     st = check_bytes(path, map, (uint64_t)sb.st_size, out);
     munmap(map, (size_t)sb.st_size);

@@ -1,11 +1,12 @@
 /* inject.c - stored segments into the engine's cache.
  *
- * Stored facts that stand in a row become a sequence-state blob: framing, then each plane's rows in token order, keys rotated to
- * their positions. The engine loads it into a scratch sequence (loading replaces a sequence), the cells are tagged as the live
- * sequence's too, and the scratch tag is dropped: no row moves twice. Window layers get exactly the cells inside the window of
- * the last injected position.
+ * Stored facts that stand in a row become a sequence-state blob: framing, then each plane's rows in token order, keys rotated
+ * to their positions. The engine loads it into a scratch sequence (loading replaces a sequence), the cells are tagged as the
+ * live sequence's too, and the scratch tag is dropped: no row moves twice. Window layers get exactly the cells inside the
+ * window of the last injected position.
  *
- * A long stretch goes in pieces, so that the composition buffer stays small (and in the last-level cache) whatever the context. */
+ * A long stretch goes in pieces, so that the composition buffer stays small (and in the last-level cache) whatever the
+ * context. */
 #include "engine/llama/internal.h"
 
 #include <string.h>
@@ -35,7 +36,8 @@ is_status is_part_check(is_llama *e, const is_part *p)
     if (memcmp(d->fingerprint, e->info.fingerprint, IS_HASH_BYTES) != 0)
         return is_fail(INFERSCALE_E_INVALID, "a segment was computed by another model; run 'inferscale encode' for this one");
     if (d->n_tokens != p->n_tokens || memcmp(d->tokens, p->tokens, p->n_tokens * sizeof *p->tokens) != 0)
-        return is_fail(INFERSCALE_E_INVALID, "a segment holds %u tokens that are not the %u tokens of its fact; encode the fact again",
+        return is_fail(INFERSCALE_E_INVALID, "a segment holds %u tokens that are not the %u tokens of its fact; encode the "
+                       "fact again",
                        d->n_tokens, p->n_tokens);
     if (d->geometry != e->geometry && !is_geometry_equal(d->geometry, e->geometry))
         return is_fail(INFERSCALE_E_INVALID, "a segment has another cache geometry than this engine; encode the fact again");
@@ -85,7 +87,8 @@ static is_status compose_block(is_llama *e, const is_block *b, const is_stretch 
     *bytes = is_block_frame(e->geometry, &e->layout, b, dst, from, s->to - from, rows_k, rows_v);
     if (from == s->to) return INFERSCALE_OK;
     for (uint32_t i = 0; i < b->n_k && st == INFERSCALE_OK; i++) st = fill_plane(e, s, b->k[i], from, false, rows_k[i]);
-    for (uint32_t i = 0; i < b->n_v && st == INFERSCALE_OK; i++) st = fill_plane(e, s, b->v[i], from, e->layout.v_trans, rows_v[i]);
+    for (uint32_t i = 0; i < b->n_v && st == INFERSCALE_OK; i++) st = fill_plane(e, s, b->v[i], from, e->layout.v_trans,
+        rows_v[i]);
     return st;
 }
 
@@ -114,8 +117,8 @@ static is_status load(is_llama *e, size_t len, uint32_t tokens)
         llama_memory_seq_rm(llama_get_memory(e->serve), SEQ_SCRATCH, -1, -1);
         if (!is_prefix_evict(e, -1)) break;
     }
-    return is_fail(INFERSCALE_E_CONTEXT, "no room for %u injected tokens in the engine's context of %u; end other conversations, use "
-                   "fewer facts or raise n_ctx", tokens, e->n_ctx);
+    return is_fail(INFERSCALE_E_CONTEXT, "no room for %u injected tokens in the engine's context of %u; end other "
+                   "conversations, use fewer facts or raise n_ctx", tokens, e->n_ctx);
 }
 
 /* Tokens composed at a time. */

@@ -140,7 +140,8 @@ struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_s
 void is_llama_refuse(is_llama *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- text.c ---- */
-is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
+                            uint32_t *n);
 void is_llama_tokens_free(void *impl, int32_t *tokens);
 int is_llama_piece(void *impl, int32_t token, char *buf, int cap);
 bool is_llama_is_eog(void *impl, int32_t token);
@@ -208,7 +209,8 @@ bool is_blob_reserve(is_llama *e, size_t bytes);
 void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uint32_t *len, int *index);
 /* Keeps sequence seq's first n cells, whose KV is exact, as a prefix. *index = which, or -1 if it could not be kept. */
 void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int *index);
-bool is_prefix_evict(is_llama *e, int except);            /* drops the least recently used one without runs; false = none left */
+/* drops the least recently used one without runs; false = none left */
+bool is_prefix_evict(is_llama *e, int except);
 void is_prefix_free_all(is_llama *e);
 
 /* ---- run.c, sample.c ---- */

@@ -1,4 +1,4 @@
-/* model.c - opening a model: validate the file, load it, choose flash attention, read the geometry, test what can be injected. */
+/* model.c - opening a model: validate the file, load it, choose flash attention, read the geometry, test injection. */
 #include "engine/llama/internal.h"
 
 #include <stdarg.h>
@@ -23,7 +23,8 @@ void is_llama_refuse(is_llama *e, const char *fmt, ...)
     is_log(IS_LOG_WARN, "KV cannot be injected into %s: %s; its memory is served as text", e->info.name, e->info.why_not);
 }
 
-struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, bool flash_attention, is_tap *tap)
+struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, bool flash_attention,
+                                       is_tap *tap)
 {
     struct llama_context_params p = llama_context_default_params();
     struct llama_context *ctx;
@@ -110,7 +111,8 @@ static is_status describe(is_llama *e, const is_engine_opts *o)
         return is_fail(INFERSCALE_E_MODEL, "%s has no vocabulary; use a complete language model", o->model_path);
     if (!llama_model_has_decoder(e->model) || llama_model_has_encoder(e->model) || llama_model_is_diffusion(e->model) ||
         strcmp(i->arch, "bert") == 0 || strstr(i->arch, "-bert"))
-        return is_fail(INFERSCALE_E_MODEL, "%s (architecture '%s') is not a decoder-only language model, so it cannot answer; use one",
+        return is_fail(INFERSCALE_E_MODEL, "%s (architecture '%s') is not a decoder-only language model, so it cannot answer; "
+                       "use one",
                        o->model_path, i->arch);
     return INFERSCALE_OK;
 }
@@ -135,7 +137,8 @@ static is_status no_context(const is_llama *e)
 {
     const char *why = *is_llama_last_error() ? is_llama_last_error() : is_shim_error();
 
-    return is_fail(INFERSCALE_E_MODEL, "a context of %u tokens cannot be made for this model (%s); lower n_ctx or free some memory", e->n_ctx,
+    return is_fail(INFERSCALE_E_MODEL, "a context of %u tokens cannot be made for this model (%s); lower n_ctx or free some "
+                   "memory", e->n_ctx,
                    *why ? why : "no reason given");
 }
 
@@ -166,7 +169,8 @@ static const char *kind_refused(const is_llama *e)
     if (llama_model_is_hybrid(e->model)) return "it is a hybrid model: part of its memory is not a list of keys and values";
     if (rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE || rope == LLAMA_ROPE_TYPE_VISION)
         return "it uses a multi-dimensional rotary embedding (M-RoPE)";
-    if (strcmp(e->info.arch, "llama4") == 0 && e->n_ctx > (uint32_t)llama_model_n_swa(e->model) && llama_model_n_swa(e->model) > 0)
+    if (strcmp(e->info.arch, "llama4") == 0 && e->n_ctx > (uint32_t)llama_model_n_swa(e->model) &&
+        llama_model_n_swa(e->model) > 0)
         return "its layers attend in chunks, and the context is longer than one; lower n_ctx to inject";
     return NULL;
 }
@@ -191,8 +195,8 @@ static is_status learn(is_llama *e)
     return INFERSCALE_OK;
 }
 
-/* The two contexts. Flash attention is measured with contexts of its own, which needs the geometry: so on an AUTO without a kept
- * measurement the model is probed with it on first, and the contexts are made again if off is faster. */
+/* The two contexts. Flash attention is measured with contexts of its own, which needs the geometry: so on an AUTO without a
+ * kept measurement the model is probed with it on first, and the contexts are made again if off is faster. */
 static is_status make_contexts(is_llama *e, bool fa)
 {
     e->serve = is_llama_context(e, e->n_ctx, SEQ_MAX, e->n_batch, fa, NULL);
@@ -226,7 +230,8 @@ static is_status bring_up(is_llama *e, const is_engine_opts *o)
     IS_TRY(make_contexts(e, fa));
     e->info.can_inject = true;
     IS_TRY(learn(e));
-    if (o->flash_attention == INFERSCALE_FA_AUTO && e->info.can_inject && e->info.flash_attention && !is_tune_flash_attention(e)) {
+    if (o->flash_attention == INFERSCALE_FA_AUTO && e->info.can_inject && e->info.flash_attention &&
+        !is_tune_flash_attention(e)) {
         drop_contexts(e);
         is_geometry_free(e->geometry);
         e->geometry = NULL;
@@ -255,7 +260,8 @@ is_status is_llama_open(const is_engine_opts *o, void **impl)
 
     *impl = NULL;
     if (!o || !o->model_path || !*o->model_path)
-        return is_fail(INFERSCALE_E_INVALID, "no model file was given; use --model PATH, or run 'make demo' to fetch the default");
+        return is_fail(INFERSCALE_E_INVALID, "no model file was given; use --model PATH, or run 'make demo' to fetch the "
+                       "default");
     e = is_calloc(1, sizeof *e);
     if (e) e->tap = is_calloc(1, sizeof *e->tap);
     if (!e || !e->tap) {

@@ -2,8 +2,8 @@
  *
  * Only sequences in which nothing was injected get here (run.c sees to it), so a hit is what prefill would give.
  *
- * The cache is unified: every used cell costs attention work in every run, so a long prefix that the current run does not use is
- * parked: its state goes to memory byte for byte and its cells are freed; a later hit loads it back. */
+ * The cache is unified: every used cell costs attention work in every run, so a long prefix that the current run does not use
+ * is parked: its state goes to memory byte for byte and its cells are freed; a later hit loads it back. */
 #include "engine/llama/internal.h"
 
 #include <string.h>
@@ -111,7 +111,8 @@ void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uin
             best_len = m;
         }
     }
-    if (best >= 0 && e->prefixes[best].seq < 0 && (!unpark(e, &e->prefixes[best]) || !usable(e, &e->prefixes[best], best_len))) best = -1;
+    if (best >= 0 && e->prefixes[best].seq < 0 && (!unpark(e, &e->prefixes[best]) || !usable(e, &e->prefixes[best],
+        best_len))) best = -1;
     /* A short hit inside a long prefix does not keep the whole of it in the cache. */
     park_idle(e, best >= 0 && best_len > e->prefixes[best].n / 2 ? best : -1);
     if (best < 0) return;

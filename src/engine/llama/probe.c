@@ -1,9 +1,9 @@
 /* probe.c - the geometry, read from the graph the engine really runs.
  *
  * The cache is written by SET_ROWS nodes onto cache_k_lN and cache_v_lN. From each K node the graph is walked backwards to the
- * ROPE node that made the rows: its parameters are the truth about this layer (partial rotation, its own base, frequency factors,
- * YaRN), whatever the model is called. What lies between ROPE and the cache must commute with a rotation (views, copies, an
- * unweighted norm, a scale); a learned norm weight after ROPE does not, and such a model is refused. */
+ * ROPE node that made the rows: its parameters are the truth about this layer (partial rotation, its own base, frequency
+ * factors, YaRN), whatever the model is called. What lies between ROPE and the cache must commute with a rotation (views,
+ * copies, an unweighted norm, a scale); a learned norm weight after ROPE does not, and such a model is refused. */
 #include "engine/llama/internal.h"
 
 #include <math.h>
@@ -44,7 +44,8 @@ bool is_cache_node(const struct ggml_tensor *t, uint32_t *layer, bool *is_v)
 typedef enum { PATH_PLAIN, PATH_ROPE, PATH_UNKNOWN } is_path_kind;
 
 /* bent: something that does not commute with a rotation was passed on the way. */
-static is_path_kind walk(const struct ggml_tensor *t, bool bent, int depth, const struct ggml_tensor **rope, uint32_t *begin, bool *bad)
+static is_path_kind walk(const struct ggml_tensor *t, bool bent, int depth, const struct ggml_tensor **rope, uint32_t *begin,
+                         bool *bad)
 {
     const struct ggml_tensor *r2 = NULL;
     is_path_kind a, b;
@@ -149,7 +150,8 @@ static const char *read_rope(const struct ggml_tensor *rope, uint32_t begin, is_
 {
     int mode = rope->op_params[2], n_dims = rope->op_params[1];
 
-    if (mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX) return "it uses a multi-dimensional rotary embedding (M-RoPE)";
+    if (mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX) return "it uses a multi-dimensional rotary embedding "
+        "(M-RoPE)";
     if (n_dims < 2 || n_dims % 2 || begin + (uint32_t)n_dims > f->head_dim || (rope->ne[1] != f->n_heads && rope->ne[1] != 1))
         return "its rotated range is not understood";
     f->pairing = mode == GGML_ROPE_TYPE_NEOX ? IS_PAIR_HALVES : IS_PAIR_ADJACENT;
@@ -168,7 +170,8 @@ static const char *read_node(const struct ggml_tensor *t, is_found *f, uint32_t 
 
     f->cache_cells = t->view_src->ne[1];
     if (t->view_src->type != GGML_TYPE_F16) return "its cache is not F16";
-    if (rows->type != GGML_TYPE_F32 || width != t->view_src->ne[0] || width > 1 << 20) return "its cache rows have an unknown form";
+    if (rows->type != GGML_TYPE_F32 || width != t->view_src->ne[0] ||
+        width > 1 << 20) return "its cache rows have an unknown form";
     shaped = unflatten(rows, width, n_tokens);
     f->n_heads = shaped ? (uint32_t)shaped->ne[1] : 1;
     f->head_dim = (uint32_t)(shaped ? shaped->ne[0] : width);
@@ -291,7 +294,8 @@ is_status is_probe(is_llama *e, is_geometry **out)
     if (ctx == e->capture) llama_memory_clear(llama_get_memory(ctx), true);
     else llama_free(ctx);
     if (st == INFERSCALE_OK && p.why[0]) st = is_fail(INFERSCALE_E_UNSUPPORTED, "%s", p.why);
-    if (st == INFERSCALE_OK && p.n == 0) st = is_fail(INFERSCALE_E_UNSUPPORTED, "its graph writes no key-value cache that we know");
+    if (st == INFERSCALE_OK && p.n == 0) st = is_fail(INFERSCALE_E_UNSUPPORTED,
+                                                      "its graph writes no key-value cache that we know");
     if (st == INFERSCALE_OK) st = build(e, &p, out);
     for (uint32_t i = 0; i < p.n; i++) is_free(p.found[i].w);
     is_free(p.found);

@@ -21,11 +21,13 @@ static is_status check_parts(is_llama *e, const is_plan *plan, bool extend, uint
 
         if (p->n_tokens && !p->tokens) return is_fail(INFERSCALE_E_INVALID, "part %u of the plan has no tokens", i);
         if (p->pos - plan->parts[0].pos != sum)
-            return is_fail(INFERSCALE_E_INVALID, "part %u of the plan stands at position %u, not %llu: parts must be contiguous", i, p->pos,
+            return is_fail(INFERSCALE_E_INVALID, "part %u of the plan stands at position %u, not %llu: parts must be "
+                           "contiguous", i, p->pos,
                            (unsigned long long)(plan->parts[0].pos + sum));
         sum += p->n_tokens;
         if (p->source == IS_SRC_RESIDENT) {
-            if (!extend || providing) return is_fail(INFERSCALE_E_INVALID, "part %u of the plan is resident where nothing can be", i);
+            if (!extend || providing) return is_fail(INFERSCALE_E_INVALID,
+                                                     "part %u of the plan is resident where nothing can be", i);
             resident += p->n_tokens;
             continue;
         }
@@ -48,14 +50,15 @@ static is_status check_parts(is_llama *e, const is_plan *plan, bool extend, uint
     if (sum == 0 || plan->parts[plan->n_parts - 1].source != IS_SRC_COMPUTED || plan->parts[plan->n_parts - 1].n_tokens == 0)
         return is_fail(INFERSCALE_E_INVALID, "the plan must end with computed tokens, whose logits are wanted");
     if (at + sum > e->n_ctx)
-        return is_fail(INFERSCALE_E_CONTEXT, "the plan needs %llu tokens and the engine's context has %u; use fewer facts, a shorter "
-                       "question, or raise n_ctx", (unsigned long long)(at + sum), e->n_ctx);
+        return is_fail(INFERSCALE_E_CONTEXT, "the plan needs %llu tokens and the engine's context has %u; use fewer facts, a "
+                       "shorter question, or raise n_ctx", (unsigned long long)(at + sum), e->n_ctx);
     *total = (uint32_t)sum;
     return INFERSCALE_OK;
 }
 
 /* Decodes; frees kept prefixes while there are not enough cells. */
-static is_status compute(is_llama *e, is_run *run, const int32_t *tokens, uint32_t n, uint32_t batch, bool want_last, is_run_stats *stats)
+static is_status compute(is_llama *e, is_run *run, const int32_t *tokens, uint32_t n, uint32_t batch, bool want_last,
+                         is_run_stats *stats)
 {
     double t0 = is_now_ms();
     is_status st;
@@ -93,14 +96,16 @@ static is_status take_logits(is_llama *e, is_run *run)
 {
     const float *last = llama_get_logits_ith(e->serve, -1);
 
-    if (!last) return is_fail(INFERSCALE_E_ENGINE, "the engine gave no logits (%s); run 'inferscale doctor'", is_llama_last_error());
+    if (!last) return is_fail(INFERSCALE_E_ENGINE, "the engine gave no logits (%s); run 'inferscale doctor'",
+                              is_llama_last_error());
     memcpy(run->logits, last, e->n_vocab * sizeof *last);
     run->has_logits = true;
     return INFERSCALE_OK;
 }
 
 /* The parts [0, *done) that may be an exact prefix: found, or computed and kept. */
-static is_status provide_prefix(is_llama *e, is_run *run, const is_plan *plan, const is_run_opts *o, is_run_stats *stats, uint32_t *done)
+static is_status provide_prefix(is_llama *e, is_run *run, const is_plan *plan, const is_run_opts *o, is_run_stats *stats,
+                                uint32_t *done)
 {
     uint32_t want = o->cache_parts ? o->cache_parts : 1, parts = 0, n, hit = 0;
     int32_t *tokens;
@@ -135,7 +140,8 @@ static is_status provide_prefix(is_llama *e, is_run *run, const is_plan *plan, c
     return st;
 }
 
-static is_status provide(is_llama *e, is_run *run, const is_plan *plan, const is_run_opts *o, uint32_t first, is_run_stats *stats)
+static is_status provide(is_llama *e, is_run *run, const is_plan *plan, const is_run_opts *o, uint32_t first,
+                         is_run_stats *stats)
 {
     for (uint32_t i = first; i < plan->n_parts;) {
         is_source source = plan->parts[i].source;
@@ -150,7 +156,8 @@ static is_status provide(is_llama *e, is_run *run, const is_plan *plan, const is
         } else if (source == IS_SRC_COMPUTED) {
             int32_t *tokens = join(plan->parts, i, j, &n);
 
-            st = tokens ? compute(e, run, tokens, n, o->batch, j == plan->n_parts, stats) : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+            st = tokens ? compute(e, run, tokens, n, o->batch, j == plan->n_parts, stats) : is_fail(INFERSCALE_E_NOMEM,
+                "out of memory");
             is_free(tokens);
             IS_TRY(st);
         }
@@ -278,7 +285,8 @@ is_status is_llama_feed(void *impl, is_run *run, int32_t token)
 
     IS_TRY(check_run(run));
     if (run->pos >= e->n_ctx)
-        return is_fail(INFERSCALE_E_CONTEXT, "the engine's context of %u tokens is full; raise n_ctx or ask for a shorter answer", e->n_ctx);
+        return is_fail(INFERSCALE_E_CONTEXT, "the engine's context of %u tokens is full; raise n_ctx or ask for a shorter "
+                       "answer", e->n_ctx);
     before = run->pos;
     st = compute(e, run, &token, 1, 0, true, &unused);
     if (st == INFERSCALE_OK) st = take_logits(e, run);

@@ -10,13 +10,14 @@ is_status is_sampler_new(const is_sampling *s, struct llama_sampler **out)
 
     *out = NULL;
     if (!(s->temperature >= 0) || s->temperature > 100 || isnan(s->top_p) || isnan(s->min_p))
-        return is_fail(INFERSCALE_E_INVALID, "temperature %g, top_p %g or min_p %g is out of range; use temperature 0..100, the others 0..1",
+        return is_fail(INFERSCALE_E_INVALID, "temperature %g, top_p %g or min_p %g is out of range; use temperature 0..100, "
+                       "the others 0..1",
                        s->temperature, s->top_p, s->min_p);
     if (s->temperature == 0) return INFERSCALE_OK;
     if (seed == LLAMA_DEFAULT_SEED) seed = 1; /* that value asks libllama for a random seed */
     chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
     if (!chain) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the sampler");
-    if (s->top_k) llama_sampler_chain_add(chain, llama_sampler_init_top_k((int32_t)(s->top_k > INT32_MAX ? INT32_MAX : s->top_k)));
+    if (s->top_k && s->top_k <= INT32_MAX) llama_sampler_chain_add(chain, llama_sampler_init_top_k((int32_t)s->top_k));
     if (s->top_p > 0 && s->top_p < 1) llama_sampler_chain_add(chain, llama_sampler_init_top_p((float)s->top_p, 1));
     if (s->min_p > 0) llama_sampler_chain_add(chain, llama_sampler_init_min_p((float)(s->min_p > 1 ? 1 : s->min_p), 1));
     llama_sampler_chain_add(chain, llama_sampler_init_temp((float)s->temperature));

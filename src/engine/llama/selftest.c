@@ -13,9 +13,10 @@
 
 enum { BLOCK = 40, TAIL = 6, N_ALL = BLOCK + TAIL };
 
-/* What identity may cost, in nats: three times what another batching of the same text costs, or this much where that is (almost)
- * nothing. Quantised weights round activations to 8 bits, so that any last-bit change of a row moves the logits by some 0.002;
- * batching alone may not change a bit. Wrong positions or layers cost 0.5 and more. */
+/* What identity may cost, in nats: three times what another batching of the same text costs, or this much where that is
+ * (almost) nothing. Quantised weights round activations to 8 bits, so that any last-bit change of a row moves the logits by
+ * some 0.002; batching alone may not change a bit. Keys left unrotated cost 0.08, swapped layers or another pairing 5 and more;
+ * a slightly wrong angle is found by the rope test. */
 static const double KL_FLOOR = 0.01, PAIR_MAX = 0.15;
 
 typedef struct is_trial {
@@ -46,13 +47,15 @@ static void selftest_key(const is_llama *e, uint8_t key[IS_HASH_BYTES])
 /* Ordinary text where the vocabulary has it; else any tokens. */
 static void make_tokens(is_llama *e, int32_t tokens[N_ALL])
 {
-    static const char text[] = "- 8 May 2023: Anna moved to Lisbon with her two cats and started a small bakery near the river.\n"
+    static const char text[] = "- 8 May 2023: Anna moved to Lisbon with her two cats and started a small bakery near the "
+        "river.\n"
                                "- 3 June 2023: Her brother Tom visited; they walked along the coast and argued about music.\n"
                                "- 1 July: the oven broke.\nWhere does Anna live now, and what does she do there?";
     int32_t *got = NULL;
     uint32_t n = 0, have = 0;
 
-    if (llama_vocab_type(e->vocab) != LLAMA_VOCAB_TYPE_NONE && is_llama_tokenize(e, text, sizeof text - 1, false, true, &got, &n) == INFERSCALE_OK)
+    if (llama_vocab_type(e->vocab) != LLAMA_VOCAB_TYPE_NONE && is_llama_tokenize(e, text, sizeof text - 1, false, true, &got,
+        &n) == INFERSCALE_OK)
         for (; have < n && have < N_ALL; have++) tokens[have] = got[have];
     is_free(got);
     for (; have < N_ALL; have++) tokens[have] = (int32_t)((7919u * (have + 3)) % e->n_vocab);
@@ -128,9 +131,11 @@ static is_status test_rope(is_trial *t)
         double err = plane_error(&g->planes[i], t->rows[i], t->rows2[i]);
 
         if (!(err <= PAIR_MAX))
-            return is_fail(INFERSCALE_E_UNSUPPORTED, "the %s of layer %u differ by %.2g between two positions once position is taken out",
+            return is_fail(INFERSCALE_E_UNSUPPORTED,
+                           "the %s of layer %u differ by %.2g between two positions once position is taken out",
                            g->planes[i].is_v ? "values" : "keys", g->planes[i].layer, err);
-        if (err > 0.02) is_log(IS_LOG_DEBUG, "rope self-test: plane %u of layer %u differs by %.3g", i, g->planes[i].layer, err);
+        if (err > 0.02) is_log(IS_LOG_DEBUG, "rope self-test: plane %u of layer %u differs by %.3g", i, g->planes[i].layer,
+                               err);
     }
     return INFERSCALE_OK;
 }
@@ -147,7 +152,8 @@ static is_status make_segment(is_trial *t)
 static is_status test_layout(is_trial *t)
 {
     is_llama *e = t->e;
-    is_part p = { .role = IS_ROLE_FACT, .source = IS_SRC_STORED, .tokens = t->tokens, .n_tokens = BLOCK, .segment = t->segment };
+    is_part p = { .role = IS_ROLE_FACT, .source = IS_SRC_STORED, .tokens = t->tokens, .n_tokens = BLOCK,
+                 .segment = t->segment };
     is_run_stats s = { 0 };
     int seq = is_seq_take(e);
     is_status st = seq < 0 ? is_fail(INFERSCALE_E_BUSY, "no free sequence for the self-test") : is_inject(e, seq, &p, 1, 3, &s);
@@ -177,7 +183,8 @@ static is_status run_once(is_trial *t, bool stored, uint32_t batch, float *logit
 {
     is_part parts[2] = { { .role = IS_ROLE_FACT, .source = stored ? IS_SRC_STORED : IS_SRC_COMPUTED, .tokens = t->tokens,
                            .n_tokens = BLOCK, .segment = stored ? t->segment : NULL },
-                         { .role = IS_ROLE_QUESTION, .source = IS_SRC_COMPUTED, .tokens = t->tokens + BLOCK, .n_tokens = TAIL, .pos = BLOCK } };
+                         { .role = IS_ROLE_QUESTION, .source = IS_SRC_COMPUTED, .tokens = t->tokens + BLOCK, .n_tokens = TAIL,
+                          .pos = BLOCK } };
     is_plan plan = { 2, parts, N_ALL };
     is_run_opts o = { .batch = batch, .no_prefix_cache = true, .want_logits = true };
     is_run *run;
@@ -227,7 +234,8 @@ static is_status test_identity(is_trial *t)
         e->info.selftest_kl = got;
         if (most < KL_FLOOR) most = KL_FLOOR;
         if (!(got <= most))
-            st = is_fail(INFERSCALE_E_UNSUPPORTED, "injected KV changed the answer's distribution by %.2g nats (allowed: %.2g)", got, most);
+            st = is_fail(INFERSCALE_E_UNSUPPORTED,
+                         "injected KV changed the answer's distribution by %.2g nats (allowed: %.2g)", got, most);
     }
     is_free(plain);
     return st;
@@ -269,6 +277,7 @@ is_status is_selftest(is_llama *e)
     if (st != INFERSCALE_OK) return st;
     snprintf(text, sizeof text, "passed %.9g %.9g\n", e->info.selftest_kl, e->info.selftest_noise);
     is_cache_write(e->cache_dir, "selftest", key, text);
-    is_log(IS_LOG_INFO, "self-test passed: KL %.2g with injected KV, %.2g with another batching", e->info.selftest_kl, e->info.selftest_noise);
+    is_log(IS_LOG_INFO, "self-test passed: KL %.2g with injected KV, %.2g with another batching", e->info.selftest_kl,
+           e->info.selftest_noise);
     return INFERSCALE_OK;
 }

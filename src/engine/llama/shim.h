@@ -1,6 +1,6 @@
 /* shim.h - the libllama calls that may throw, as plain C functions (shim.cpp, the only C++ of the tree).
  *
- * A caught exception reads as the call's own failure value, or SHIM_THROWN where it has none; is_shim_error() holds its text. */
+ * A caught exception reads as the call's own failure value, or SHIM_THROWN where it has none; is_shim_error() says why. */
 #ifndef IS_LLAMA_SHIM_H
 #define IS_LLAMA_SHIM_H
 
@@ -17,8 +17,10 @@ void is_shim_clear(void);
 
 struct llama_model *is_shim_model_load(const char *path, struct llama_model_params params);      /* NULL on failure */
 struct llama_context *is_shim_context_new(struct llama_model *m, struct llama_context_params p); /* NULL on failure */
-int32_t is_shim_decode(struct llama_context *ctx, struct llama_batch batch);                     /* llama_decode or SHIM_THROWN */
-int32_t is_shim_encode(struct llama_context *ctx, struct llama_batch batch);                     /* llama_encode or SHIM_THROWN */
+/* llama_decode or SHIM_THROWN */
+int32_t is_shim_decode(struct llama_context *ctx, struct llama_batch batch);
+/* llama_encode or SHIM_THROWN */
+int32_t is_shim_encode(struct llama_context *ctx, struct llama_batch batch);
 size_t is_shim_state_size(struct llama_context *ctx, llama_seq_id seq);                          /* 0 on failure */
 size_t is_shim_state_get(struct llama_context *ctx, uint8_t *dst, size_t size, llama_seq_id seq);
 size_t is_shim_state_set(struct llama_context *ctx, const uint8_t *src, size_t size, llama_seq_id seq);

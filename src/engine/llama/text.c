@@ -3,7 +3,8 @@
 
 #include <limits.h>
 
-is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n)
+is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
+                            uint32_t *n)
 {
     is_llama *e = impl;
     bool bos = add_bos && llama_vocab_get_add_bos(e->vocab) && llama_vocab_bos(e->vocab) != LLAMA_TOKEN_NULL;
@@ -14,7 +15,8 @@ is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse
     *n = 0;
     if (llama_vocab_type(e->vocab) == LLAMA_VOCAB_TYPE_NONE)
         return is_fail(INFERSCALE_E_UNSUPPORTED, "this model has no tokenizer; use a complete model file");
-    if (len > INT_MAX / 8) return is_fail(INFERSCALE_E_INVALID, "the text has %zu bytes, which is too long to tokenise; split it", len);
+    if (len > INT_MAX / 8) return is_fail(INFERSCALE_E_INVALID,
+                                          "the text has %zu bytes, which is too long to tokenise; split it", len);
     tokens = is_malloc(cap * sizeof *tokens);
     if (!tokens) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the tokens of a text of %zu bytes", len);
     /* BOS is put by hand: add_special would also append EOS on some models. */

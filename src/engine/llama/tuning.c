@@ -73,7 +73,8 @@ bool is_tune_flash_attention(is_llama *e)
     double on = -1, off = -1;
 
     tuning_key(e, key);
-    if (!is_cache_read(e->cache_dir, "tune", key, text, sizeof text) || sscanf(text, "%lf %lf", &on, &off) != 2 || !(on > 0) || !(off > 0)) {
+    if (!is_cache_read(e->cache_dir, "tune", key, text, sizeof text) || sscanf(text, "%lf %lf", &on, &off) != 2 ||
+        !(on > 0) || !(off > 0)) {
         on = measure(e, true);
         off = measure(e, false);
         if (on <= 0 || off <= 0) return on > 0 || off <= 0;
