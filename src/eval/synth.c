@@ -18,21 +18,21 @@ static const char *const seasons[] = { "spring", "summer", "autumn", "winter" };
 
 /* {A} and {B} are two people, {T} a town, {X} a thing, {S} a season. */
 static const char *const facts[] = {
-    "{A} told {B} that the {X} from {T} would be repaired before {S} comes around again.",
-    "{A} moved the {X} to {T} and asked {B} to look after it until next {S}.",
-    "{A} and {B} met in {T} and agreed to share the cost of a new {X}.",
-    "{A} sold the {X} to a neighbour in {T} because {B} no longer wanted to use it.",
-    "{A} learned from {B} how to look after a {X} during a long {S} in {T}.",
-    "{A} lost the key of the {X} in {T}, and {B} found it two days later.",
-    "{A} promised {B} a trip to {T} in {S} once the {X} has been paid for.",
-    "{A} wrote to {B} from {T} that the {X} had won a small prize last {S}.",
-    "{A} gave {B} the {X} as a present after they spent the {S} in {T}.",
-    "{A} is afraid that the {X} in {T} will not survive another {S} without {B}.",
-    "{A} prefers to paint the {X} alone, although {B} offered to come over from {T}.",
-    "{A} borrowed a {X} from {B} and returned it in {T} at the end of {S}.",
+    "{A} told {B} that the {X} in {T} would be repaired before {S}.",
+    "{A} moved the {X} to {T}, and {B} will look after it until {S}.",
+    "{A} and {B} met in {T} and shared the cost of a new {X}.",
+    "{A} sold the {X} in {T} because {B} no longer wanted it.",
+    "{A} learned from {B} how to repair a {X} during a long {S} in {T}.",
+    "{A} lost the key of the {X} in {T}, and {B} found it.",
+    "{A} promised {B} a trip to {T} in {S} to see the {X}.",
+    "{A} wrote to {B} from {T} that the {X} had won a prize.",
+    "{A} gave {B} the {X} after they spent the {S} in {T}.",
+    "{A} fears that the {X} in {T} will not survive the {S} without {B}.",
+    "{A} will paint the {X} alone, although {B} offered help from {T}.",
+    "{A} borrowed a {X} from {B} and returned it in {T} in {S}.",
 };
 static const char question[] =
-    "When {A} and {B} last talked about the {X} in {T}, what did they agree on, and who of them will pay for it?";
+    "When {A} and {B} last talked about the {X} in {T}, what did they agree on, and who will pay for it?";
 
 #define COUNT(list) (sizeof (list) / sizeof (list)[0])
 #define PICK(list, r) (list)[rng_below((r), COUNT(list))]

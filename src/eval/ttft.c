@@ -318,8 +318,10 @@ is_status ttft_run(const ttft_options *options, ttft_row *rows, size_t *n, infer
     if (options->n_k < 1 || options->n_k > TTFT_SIZES || options->runs < 1)
         return is_fail(INFERSCALE_E_INVALID, "give 1 to %d sizes k and at least one run", (int)TTFT_SIZES);
     st = lab_open(&options->store, "benchmark", &b.l);
-    if (st == INFERSCALE_OK) st = fill(&b);
     if (st == INFERSCALE_OK) st = inferscale_model(b.l->is, info);
+    if (st == INFERSCALE_OK && !info->can_inject)
+        st = is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected: %s; take another --model", info->why_not);
+    if (st == INFERSCALE_OK) st = fill(&b);
     for (size_t i = 0; i < options->n_k && st == INFERSCALE_OK; i++) {
         b.k = options->k[i];
         st = run_size(&b, rows + *n);
