@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.." || exit 2
 # shellcheck source=tests/tap.sh
 . tests/tap.sh
 unset INFERSCALE_PLUGINS MAKEFLAGS MFLAGS MAKELEVEL
+# On one CPU, and so with one thread: threads that wait for one another by spinning crawl on a busy machine.
+taskset -cp "$(taskset -cp $$ | sed 's/.*: *//' | grep -oE '^[0-9]+')" $$ >/dev/null 2>&1 || true
 first=$tap_scratch/first prefix=$tap_scratch/moved/prefix
 
 same_as_header() {
