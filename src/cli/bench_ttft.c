@@ -16,7 +16,7 @@ static const cli_option options[] = {
     { "--k", "N[,N]", "facts a question (default: 0,5,10,20,50,100)" },
     { "--runs", "N", "rounds; medians are reported (default: 11)" },
     { "--data", "FILE", "facts to remember, as JSON Lines (default: invented ones)" },
-    { "--question", "TEXT", "the question (default: an invented one of some 28 tokens)" },
+    { "--question", "TEXT", "the question (default: an invented one; 28 tokens with what closes the prompt)" },
     { "--seed", "N", "of the invented facts and the order of the arms (default: 1)" },
     { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
     { "--embedder", "WHAT", "a GGUF file, an installed name, or http(s)://HOST/v1" },
@@ -164,7 +164,8 @@ static void print_table(const inferscale_model_info *info, const ttft_options *o
 
         printf("%-10s %4u %7u %9.1f %9.1f %9.1f %6.1fx %6.2fx   %6.1f %6.2f %6.2f %7.2f %7.2f %8.1f\n", r->vault, r->k,
                r->fact_tokens, r->text_ms, r->injected_ms, r->floor_ms, r->text_ms / r->injected_ms,
-               r->injected_ms / r->floor_ms, r->embed_ms, r->recall_ms, r->plan_ms, r->compose_ms, r->inject_ms, r->question_ms);
+               r->injected_ms / r->floor_ms, r->embed_ms, r->recall_ms, r->plan_ms, r->compose_ms, r->inject_ms,
+               r->question_ms);
     }
 }
 
