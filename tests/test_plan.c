@@ -46,6 +46,7 @@ static int set_up(void **state)
     profile.tail = tokens(2, 400);
     profile.next_header = tokens(5, 500);
     profile.next_plain = tokens(3, 600);
+    profile.next_footer = tokens(2, 700);
     return 0;
 }
 
@@ -58,6 +59,7 @@ static int tear_down(void **state)
     is_tokens_free(&profile.tail);
     is_tokens_free(&profile.next_header);
     is_tokens_free(&profile.next_plain);
+    is_tokens_free(&profile.next_footer);
     return 0;
 }
 
@@ -107,7 +109,8 @@ static void check_frame(const is_plan *plan, uint32_t pos0, const is_tokens *hea
     i = plan->n_parts - 1;
     assert_memory_equal(plan->parts[i].tokens, profile.tail.ids, profile.tail.n * sizeof(int32_t));
     assert_memory_equal(plan->parts[i - 1].tokens, question->ids, question->n * sizeof(int32_t));
-    if (memory) assert_memory_equal(plan->parts[i - 2].tokens, profile.footer.ids, profile.footer.n * sizeof(int32_t));
+    const is_tokens *footer = header == &profile.next_header ? &profile.next_footer : &profile.footer;
+    if (memory) assert_memory_equal(plan->parts[i - 2].tokens, footer->ids, footer->n * sizeof(int32_t));
 }
 
 static void check_twin(is_planned *p)

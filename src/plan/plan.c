@@ -102,7 +102,8 @@ static is_status lay_out(const is_profile *profile, is_plan_fact *facts, size_t 
     const bool memory = opts->with_memory;
     const is_tokens *header = opts->next_turn ? (memory ? &profile->next_header : &profile->next_plain)
                                               : (memory ? &profile->header : &profile->header_plain);
-    const uint32_t fixed = header->n + (memory ? profile->footer.n : 0) + p->question.n + profile->tail.n;
+    const is_tokens *footer = opts->next_turn ? &profile->next_footer : &profile->footer;
+    const uint32_t fixed = header->n + (memory ? footer->n : 0) + p->question.n + profile->tail.n;
     size_t kept;
 
     p->pos0 = opts->pos0;
@@ -114,7 +115,7 @@ static is_status lay_out(const is_profile *profile, is_plan_fact *facts, size_t 
     add_part(p, IS_ROLE_HEADER, header);
     if (memory) {
         add_facts(p, facts, keep, n, opts->repair);
-        add_part(p, IS_ROLE_FOOTER, &profile->footer);
+        add_part(p, IS_ROLE_FOOTER, footer);
     }
     add_part(p, IS_ROLE_QUESTION, &p->question);
     add_part(p, IS_ROLE_FOOTER, &profile->tail);

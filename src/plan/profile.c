@@ -1,7 +1,8 @@
 /* profile.c - the pieces of a prompt with memory, tokenised once a model and apart from each other.
  *
- * Memory stands inside the user's turn, right before the question. So the opener of the memory block is the same in the first
- * turn and in every later one, and a conversation's earlier turns stay in the cache whatever memory does. */
+ * Memory stands right before the newest user turn, so that a conversation's earlier turns stay in the cache whatever memory does:
+ * in the first turn at the end of the system text, later at the beginning of the user's turn (many formats know one system text
+ * only). The words were chosen by what a small model answers with them, facts computed as text. */
 #include "plan/profile.h"
 
 #include <string.h>
@@ -10,9 +11,11 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-static const char default_system[] = "You are a helpful assistant. Use what you remember about the user to answer briefly.";
-static const char memory_open[] = "What you remember:\n";
-static const char memory_close[] = "\nQuestion: ";
+static const char default_system[] =
+    "You are a helpful assistant with a memory of past conversations. Answer questions in one short sentence.";
+static const char memory_open[] = "\n\nYou remember:\n";
+static const char next_memory_open[] = "You remember:\n";
+static const char next_memory_close[] = "\n";
 
 void is_tokens_free(is_tokens *t)
 {
@@ -57,17 +60,19 @@ static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool a
 static is_status build_pieces(is_engine *e, const char *system, is_profile *p)
 {
     const is_chat_format *c = is_engine_chat(e);
-    const piece header[] = { { c->system_open, true }, { system, false },  { c->system_close, true },
-                             { c->user_open, true },   { memory_open, false } };
-    const piece next[] = { { c->assistant_close, true }, { c->user_open, true }, { memory_open, false } };
-    const piece footer[] = { { memory_close, false } };
+    const piece header[] = { { c->system_open, true }, { system, false }, { memory_open, false } };
+    const piece footer[] = { { c->system_close, true }, { c->user_open, true } };
+    const piece plain[] = { { c->system_open, true }, { system, false }, { c->system_close, true }, { c->user_open, true } };
+    const piece next[] = { { c->assistant_close, true }, { c->user_open, true }, { next_memory_open, false } };
+    const piece next_footer[] = { { next_memory_close, false } };
     const piece tail[] = { { c->user_close, true }, { c->assistant_open, true } };
 
-    IS_TRY(join_pieces(e, header, 5, true, &p->header));
-    IS_TRY(join_pieces(e, header, 4, true, &p->header_plain));
+    IS_TRY(join_pieces(e, header, 3, true, &p->header));
+    IS_TRY(join_pieces(e, footer, 2, false, &p->footer));
+    IS_TRY(join_pieces(e, plain, 4, true, &p->header_plain));
     IS_TRY(join_pieces(e, next, 3, false, &p->next_header));
+    IS_TRY(join_pieces(e, next_footer, 1, false, &p->next_footer));
     IS_TRY(join_pieces(e, next, 2, false, &p->next_plain));
-    IS_TRY(join_pieces(e, footer, 1, false, &p->footer));
     return join_pieces(e, tail, 2, false, &p->tail);
 }
 
@@ -110,6 +115,7 @@ void is_profile_free(is_profile *p)
     is_tokens_free(&p->footer);
     is_tokens_free(&p->tail);
     is_tokens_free(&p->next_header);
+    is_tokens_free(&p->next_footer);
     is_tokens_free(&p->next_plain);
     is_free(p);
 }

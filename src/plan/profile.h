@@ -1,9 +1,9 @@
 /* profile.h - how memory is laid out in a prompt of one model: the header that facts are encoded after, the separators, the
  * footer. Pieces are tokenised apart, so that a fact has the same token ids wherever it stands.
  *
- *   header   = system turn + opener of the user turn + opener of the memory block
+ *   header   = system turn up to the end of its text + opener of the memory block
  *   fact     = "- 8 May 2023: text\n"
- *   footer   = end of the memory block
+ *   footer   = end of the system turn + opener of the user turn
  *   question = the user's words
  *   tail     = end of the user turn + opener of the assistant turn */
 #ifndef IS_PLAN_PROFILE_H
@@ -20,8 +20,9 @@ typedef struct is_profile {
     is_tokens header;        /* with memory: what segments are encoded after; begins with BOS where the model has one */
     is_tokens header_plain;  /* without memory (mode none): system turn + opener of the user turn */
     is_tokens footer, tail;
-    is_tokens next_header;   /* conversations: end of the assistant turn + opener of the user turn + opener of the memory block */
-    is_tokens next_plain;
+    is_tokens next_header;   /* later turns: end of the assistant turn + opener of the user turn + opener of the memory block */
+    is_tokens next_footer;   /* later turns: end of the memory block */
+    is_tokens next_plain;    /* later turns without memory */
     is_codec codec;
     uint8_t fingerprint[IS_HASH_BYTES]; /* model fingerprint + header tokens + codec: keys the segments' books */
 } is_profile;
