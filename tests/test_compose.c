@@ -155,6 +155,61 @@ static void test_stream_kernels(void **state)
     }
 }
 
+static void test_gather_kernels(void **state)
+{
+    enum { STEP = 71, COLS = 80 };
+    static uint8_t src[4096], want[COLS * STEP + 8], got[sizeof want];
+    uint64_t seed = kv_seed();
+
+    for (size_t i = 0; i < sizeof src; i++) src[i] = (uint8_t)kv_next(&seed);
+    for (int i = 0; i < 6000; i++) {
+        const is_kernels *k = is_kernels_at(i % 2 ? IS_SIMD_AVX2 : IS_SIMD_AVX512);
+        size_t n = 1 + kv_below(&seed, IS_GATHER), cols = 1 + kv_below(&seed, COLS), at = kv_below(&seed, 200);
+        const uint8_t *rows[IS_GATHER], *ahead[IS_GATHER];
+
+        for (size_t r = 0; r < IS_GATHER; r++) {
+            rows[r] = src + kv_below(&seed, sizeof src - 200 - 2 * COLS);
+            ahead[r] = src + kv_below(&seed, sizeof src);
+        }
+        memset(want, 0x33, sizeof want);
+        memset(got, 0x33, sizeof got);
+        is_kernels_scalar.gather16(rows, NULL, at, want + 1, STEP, n, cols);
+        k->gather16(rows, i % 3 ? ahead : NULL, at, got + 1, STEP, n, cols);
+        if (memcmp(want, got, sizeof want)) fail_msg("%s: %zu rows x %zu columns differ", k->name, n, cols);
+    }
+}
+
+/* Columns leave in random portions: after each, the lines that are whole so far are there, and nothing else was touched. */
+static void test_drain_kernels(void **state)
+{
+    enum { COLS = 5, STEP = 64 + 320, SPAN = 2000 };
+    static _Alignas(64) uint8_t stage[COLS * STEP], all[COLS][SPAN], want[COLS * SPAN + 256], got[sizeof want];
+    uint64_t seed = kv_seed();
+
+    for (size_t i = 0; i < sizeof all; i++) (&all[0][0])[i] = (uint8_t)kv_next(&seed);
+    for (int i = 0; i < 2000; i++) {
+        const is_kernels *k = i % 5 == 0 ? &is_kernels_scalar : is_kernels_at(i % 2 ? IS_SIMD_AVX2 : IS_SIMD_AVX512);
+        size_t lead = kv_below(&seed, 130), step = 1700 + kv_below(&seed, 200), done = 0;
+
+        memset(want, 0x44, sizeof want);
+        memset(got, 0x44, sizeof got);
+        for (int portion = 0; portion < 5; portion++) {
+            size_t bytes = portion == 4 ? kv_below(&seed, 320) : 64 * (1 + kv_below(&seed, 5));
+
+            for (size_t c = 0; c < COLS; c++) memcpy(stage + c * STEP + 64, all[c] + done, bytes);
+            k->drain(stage + 64, STEP, got + lead + done, step, COLS, bytes, portion == 0);
+            k->fence();
+            done += bytes;
+            for (size_t c = 0; c < COLS; c++) {
+                size_t begin = (lead + c * step + 63) & ~(size_t)63, end = (lead + c * step + done) & ~(size_t)63;
+
+                if (begin < end) memcpy(want + begin, all[c] + (begin - lead - c * step), end - begin);
+            }
+            if (memcmp(want, got, sizeof want)) fail_msg("%s: lead %zu, step %zu, portion %d", k->name, lead, step, portion);
+        }
+    }
+}
+
 /* ---- Composition ----------------------------------------------------------------------------------------------------- */
 
 /* What element (head, dim, token) must be, by its definition. */
@@ -301,7 +356,7 @@ static void test_planes_of_many_spans(void **state)
         is_segment *segments[4];
         is_rope *r;
 
-        for (int i = 0; i < 4; i++) /* now and then long enough for several tiles of columns */
+        for (int i = 0; i < 4; i++) /* now and then long enough for several stripes of columns */
             segments[i] = kv_segment(g, codec, 1 + kv_below(&seed, round % 20 ? 60 : 1500), (uint8_t)i, &seed);
         OK(is_rope_new(g, 2500, &r));
         for (int i = 0; i < 8; i++) plane_once(segments, r, kv_below(&seed, g->n_planes), i & 1, i & 2, &seed);
@@ -420,6 +475,8 @@ int main(void)
         cmocka_unit_test(test_rotate_kernels),
         cmocka_unit_test(test_copy_and_transpose_kernels),
         cmocka_unit_test(test_stream_kernels),
+        cmocka_unit_test(test_gather_kernels),
+        cmocka_unit_test(test_drain_kernels),
         cmocka_unit_test(test_rows_and_columns),
         cmocka_unit_test(test_planes_of_many_spans),
         cmocka_unit_test(test_wide_planes),

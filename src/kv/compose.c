@@ -23,8 +23,10 @@ enum {
     AHEAD_BYTES = 12 << 10, /* how far reading ahead is ahead */
     STAGE_BYTES = 16 << 10, /* one token's row of 4,096 f32 fits */
     LINE = 64,
-    TILE_RUN = 2 << 10,     /* bytes of one column in a tile of columns */
-    TILE_STEP = TILE_RUN + LINE, /* not a power of two: columns must not all fall into the same cache set */
+    STRIPE_COLS = 64,       /* columns made at a time, */
+    STRIPE_BYTES = 256,     /* and bytes of each */
+    STRIPE_STEP = STRIPE_BYTES + LINE,
+    AHEAD_TOKENS = 2 * IS_GATHER, /* how far reading ahead is ahead where columns are made */
 };
 
 /* One span, resolved: what the loops need and nothing that would make them wait for a segment's own memory. */
@@ -333,52 +335,78 @@ static void columns_plain(const compose_job *j, uint8_t *dst, size_t column_step
     }
 }
 
-/* One source line of dims (LINE bytes) of up to TILE_RUN bytes of tokens: columns are made in a tile in the second-level cache
- * and leave it as whole lines. */
-typedef struct tile {
-    _Alignas(LINE) uint8_t data[LINE / 2 * TILE_STEP];
-    size_t run;      /* bytes of each column in it */
-} tile;
+/* Columns on their way to the destination: STRIPE_COLS of them, STRIPE_BYTES of each at a time. They stand in the first-level
+ * cache behind the last line of what came before, so that whole lines can leave whatever the destination's alignment. */
+typedef struct stripe {
+    _Alignas(LINE) uint8_t data[STRIPE_COLS * STRIPE_STEP]; /* of a column: LINE bytes of history, then `bytes` new ones */
+    uint8_t *dst;                                          /* where the first column's new bytes go */
+    size_t bytes;
+    bool first;                                            /* no history yet */
+} stripe;
 
-static void tile_flush(const compose_job *j, tile *t, uint8_t *dst, size_t column_step, uint32_t n_dims)
+static void stripe_flush(const compose_job *j, stripe *s, size_t column_step, uint32_t n_cols, bool last)
 {
-    for (uint32_t d = 0; d < n_dims; d++) j->k->stream(dst + d * column_step, t->data + d * TILE_STEP, t->run);
+    uint8_t *data = s->data + LINE;
+
+    for (uint32_t c = 0; c < n_cols && (s->first || last); c++) { /* lines that are ours in part */
+        const uint8_t *from = data + c * STRIPE_STEP;
+        uint8_t *to = s->dst + c * column_step;
+        size_t over = (uintptr_t)to & (LINE - 1), end = over + s->bytes, tail = end & (LINE - 1);
+
+        if (s->first && over) memcpy(to, from, end < LINE ? s->bytes : LINE - over);
+        if (last && !(s->first && over && end < LINE)) memcpy(to + s->bytes - tail, from + s->bytes - tail, tail);
+    }
+    j->k->drain(data, STRIPE_STEP, s->dst, column_step, n_cols, s->bytes, s->first);
+    s->dst += s->bytes;
+    s->bytes = 0;
+    s->first = false;
 }
 
-static void columns_stream_dims(const compose_job *j, uint32_t head, uint32_t dim, uint32_t n_dims, uint8_t *dst,
-                                size_t column_step)
+/* Pointers to the next tokens' rows of a head; returns how many of n there are. */
+static uint32_t next_rows(const compose_job *j, ahead *a, uint32_t head, uint32_t n, const uint8_t **rows)
 {
-    size_t b = is_codec_bytes(j->to);
-    transpose_fn transpose = transpose_for(j);
-    tile out;
+    uint32_t got = 0;
 
-    out.run = 0;
-    for (const run *s = j->runs; s < j->runs + j->n_runs; s++) {
-        if (!head && !dim) fetch_next(j, s);
-        for (uint32_t t = 0, m; t < s->n; t += m) {
-            uint32_t room = (uint32_t)((TILE_RUN - out.run) / b);
+    while (got < n && a->run < j->n_runs) {
+        const run *s = &j->runs[a->run];
+        const uint8_t *row = s->src + head * s->src_head + a->token * j->src_row;
+        uint32_t m = s->n - a->token < n - got ? s->n - a->token : n - got;
 
-            m = s->n - t < room ? s->n - t : room;
-            transpose(s->src + head * s->src_head + t * j->src_row + dim * b, j->src_row, out.data + out.run, TILE_STEP, m,
-                      n_dims);
-            out.run += m * b;
-            if (out.run < TILE_RUN) continue;
-            tile_flush(j, &out, dst, column_step, n_dims);
-            dst += out.run;
-            out.run = 0;
-        }
+        for (uint32_t i = 0; i < m; i++, row += j->src_row) rows[got++] = row;
+        ahead_move(j, a, m);
     }
-    if (out.run) tile_flush(j, &out, dst, column_step, n_dims);
+    return got;
+}
+
+/* 16-bit columns [dim, dim + n_cols) of a head. */
+static void columns_stripe(const compose_job *j, uint32_t head, uint32_t dim, uint32_t n_cols, uint8_t *dst, size_t column_step)
+{
+    const uint8_t *rows[IS_GATHER], *soon[IS_GATHER];
+    ahead now = { 0 }, later = { 0 };
+    stripe s;
+    uint32_t n;
+
+    s.dst = dst;
+    s.bytes = 0;
+    s.first = true;
+    ahead_move(j, &later, AHEAD_TOKENS);
+    while ((n = next_rows(j, &now, head, IS_GATHER, rows)) > 0) {
+        bool more = next_rows(j, &later, head, IS_GATHER, soon) == IS_GATHER;
+
+        j->k->gather16(rows, more ? soon : NULL, dim * 2, s.data + LINE + s.bytes, STRIPE_STEP, n, n_cols);
+        s.bytes += n * 2;
+        if (n < IS_GATHER) break;
+        if (s.bytes == STRIPE_BYTES) stripe_flush(j, &s, column_step, n_cols, false);
+    }
+    stripe_flush(j, &s, column_step, n_cols, true);
 }
 
 static void columns_stream(const compose_job *j, uint8_t *dst, size_t column_step)
 {
-    uint32_t dims = (uint32_t)(LINE / is_codec_bytes(j->to));
-
     for (uint32_t h = 0; h < j->n_heads; h++)
-        for (uint32_t d = 0; d < j->head_dim; d += dims)
-            columns_stream_dims(j, h, d, j->head_dim - d < dims ? j->head_dim - d : dims,
-                                dst + ((size_t)h * j->head_dim + d) * column_step, column_step);
+        for (uint32_t d = 0; d < j->head_dim; d += STRIPE_COLS)
+            columns_stripe(j, h, d, j->head_dim - d < STRIPE_COLS ? j->head_dim - d : STRIPE_COLS,
+                           dst + ((size_t)h * j->head_dim + d) * column_step, column_step);
     j->k->fence();
 }
 
@@ -389,7 +417,7 @@ is_status is_compose_plane_columns(const is_compose_span *spans, size_t n_spans,
     compose_job j;
     is_status st = prepare(&j, spans, n_spans, rope, plane, 0, UINT32_MAX, dst_type, dst);
 
-    if (st == INFERSCALE_OK && stream && is_copy(&j)) columns_stream(&j, dst, column_step);
+    if (st == INFERSCALE_OK && stream && is_copy(&j) && is_codec_bytes(dst_type) == 2) columns_stream(&j, dst, column_step);
     else if (st == INFERSCALE_OK) columns_plain(&j, dst, column_step);
     finish(&j);
     return st;

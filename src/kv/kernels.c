@@ -96,9 +96,27 @@ static void transpose32_scalar(const void *src, size_t src_step, void *dst, size
     transpose_scalar(src, src_step, dst, dst_step, n_rows, n_cols, 4);
 }
 
+static void gather16_scalar(const uint8_t *const *rows, const uint8_t *const *ahead, size_t at, void *dst, size_t dst_step,
+                            size_t n_rows, size_t n_cols)
+{
+    (void)ahead;
+    for (size_t c = 0; c < n_cols; c++)
+        for (size_t r = 0; r < n_rows; r++) memcpy((uint8_t *)dst + c * dst_step + 2 * r, rows[r] + at + 2 * c, 2);
+}
+
 static void stream_scalar(void *dst, const void *src, size_t bytes)
 {
     memcpy(dst, src, bytes);
+}
+
+static void drain_scalar(uint8_t *src, size_t src_step, uint8_t *dst, size_t dst_step, size_t n_cols, size_t bytes, bool first)
+{
+    for (size_t c = 0; c < n_cols; c++, src += src_step, dst += dst_step) {
+        size_t over = (uintptr_t)dst & 63, begin = first && over ? 64 : 0, end = (over + bytes) & ~(size_t)63;
+
+        if (begin < end) memcpy(dst - over + begin, src - over + begin, end - begin);
+        if (bytes >= 64) memcpy(src - 64, src + bytes - 64, 64);
+    }
 }
 
 static void fence_scalar(void)
@@ -106,7 +124,8 @@ static void fence_scalar(void)
 }
 
 const is_kernels is_kernels_scalar = {
-    "scalar", convert_scalar, rotate_scalar, copy_scalar, transpose16_scalar, transpose32_scalar, stream_scalar, fence_scalar,
+    "scalar", convert_scalar, rotate_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
+    gather16_scalar, stream_scalar, drain_scalar, fence_scalar,
 };
 
 const is_kernels *is_kernels_at(is_simd level)

@@ -35,6 +35,8 @@ typedef struct is_rotate {
     uint8_t pairing;                       /* IS_PAIR_ADJACENT or IS_PAIR_HALVES */
 } is_rotate;
 
+enum { IS_GATHER = 32 }; /* rows that gather16 takes at a time */
+
 typedef struct is_kernels {
     const char *name;
     void (*convert)(is_codec from, const void *src, is_codec to, void *dst, size_t n);
@@ -43,8 +45,16 @@ typedef struct is_kernels {
     /* dst[c][r] = src[r][c] for 16-bit and 32-bit elements; steps in bytes, of a row of src and of a row of dst. */
     void (*transpose16)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
     void (*transpose32)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
+    /* dst[c][r] = the 16 bits at rows[r] + at + 2 c, for up to IS_GATHER rows that lie anywhere. ahead: IS_GATHER rows of the
+     * same form that will be wanted soon; they are only asked for (NULL = none). */
+    void (*gather16)(const uint8_t *const *rows, const uint8_t *const *ahead, size_t at, void *dst, size_t dst_step,
+                     size_t n_rows, size_t n_cols);
     /* memcpy past the caches: whole 64-byte lines of dst are written without being read first. fence() ends a series. */
     void (*stream)(void *dst, const void *src, size_t bytes);
+    /* The same for n_cols columns of `bytes` bytes, but only the 64-byte lines of dst that are whole: in front of every source
+     * column stand the 64 bytes that came before it (first: none did, a line that begins before dst is left out). Then the
+     * last 64 bytes of each column are put in front of it. */
+    void (*drain)(uint8_t *src, size_t src_step, uint8_t *dst, size_t dst_step, size_t n_cols, size_t bytes, bool first);
     void (*fence)(void);
 } is_kernels;
 

@@ -84,5 +84,6 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
 
 #include "kv/kernels_body.h"
 
-const is_kernels is_kernels_avx512 = { "avx512", convert, rotate, copy, transpose16, transpose32, stream, fence };
+const is_kernels is_kernels_avx512 = { "avx512", convert, rotate, copy, transpose16, transpose32,
+                                       gather16, stream, drain, fence };
 #endif
