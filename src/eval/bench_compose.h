@@ -1,8 +1,9 @@
 /* bench_compose.h - how fast stored rows become an engine's cache rows, beside memcpy of the same bytes.
  *
  * Many segments (as one prompt has them) are composed into one destination, plane by plane, as the llama engine does. Beside
- * it, in the same process and interleaved with it, memcpy moves the same bytes to the same destination: once segment by segment
- * and plane by plane (the same pieces), once as a whole. The ratio is against the faster of the two. */
+ * it, in the same process and interleaved with it, memcpy moves the same bytes from the same segments to the same places (what
+ * composing would cost if nothing had to be rotated or transposed), and one contiguous block of the same size to the same
+ * destination (which libc does past the caches from some size on: the fastest that this memory can be copied). */
 #ifndef IS_EVAL_BENCH_COMPOSE_H
 #define IS_EVAL_BENCH_COMPOSE_H
 
@@ -25,9 +26,10 @@ typedef struct bench_compose_row {
                               "v_rows", "v_columns" */
     size_t bytes;          /* written to the destination */
     double compose_gbps;   /* 10^9 bytes a second, from the median time */
-    double memcpy_gbps;    /* the faster of the two below */
-    double pieces_gbps, whole_gbps;
+    double memcpy_gbps;    /* the same bytes: from the same segments to the same places */
+    double block_gbps;     /* one contiguous block of as many bytes */
     double ratio;          /* compose_gbps / memcpy_gbps */
+    double ratio_block;    /* compose_gbps / block_gbps */
 } bench_compose_row;
 
 /* E_INVALID, E_NOMEM. */

@@ -1,6 +1,7 @@
 /* test_identity.c - a block encoded jointly, un-rotated, stored, read back from a file, rotated and injected gives the logits
  * of plain prefill, wherever it was encoded; spoilt in any of four ways it does not. For every model, with flash attention off
  * and on, several batchings, and sliding windows of which the plan fills a half, one, two and four. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -101,15 +102,20 @@ static void remove_tree(const char *dir)
 
 typedef struct work { float *oracle, *text, *got; floor_n n; } work;
 
+static void work_alloc(const subject *s, work *w)
+{
+    w->oracle = is_malloc(s->n_vocab * sizeof *w->oracle);
+    w->text = is_malloc(s->n_vocab * sizeof *w->text);
+    w->got = is_malloc(s->n_vocab * sizeof *w->got);
+    assert_true(w->oracle && w->text && w->got);
+}
+
 static void work_begin(subject *s, const layout *l, work *w)
 {
     is_run_opts opts = { .no_prefix_cache = true };
     kit_plan twin;
 
-    w->oracle = is_malloc(s->n_vocab * sizeof *w->oracle);
-    w->text = is_malloc(s->n_vocab * sizeof *w->text);
-    w->got = is_malloc(s->n_vocab * sizeof *w->got);
-    assert_true(w->oracle && w->text && w->got);
+    work_alloc(s, w);
     plan_of(l, NULL, &twin);
     assert_true(oracle_prefill(s->o, s->ids, HEADER + l->block.n + QUESTION, 0, w->oracle));
     kit_logits(s->e, &twin.plan, &opts, w->text, NULL);
@@ -336,6 +342,33 @@ static void test_small_context(void **state)
     subject_verdict();
 }
 
+/* More stored tokens than are composed at a time (54 MB): all pieces must land, in rows and in columns. */
+static void test_long_stretch(void **state)
+{
+    is_run_opts opts = { .batch = 48, .no_prefix_cache = true };
+
+    for (int fa = 0; fa < 2; fa++) {
+        subject s;
+        kit_plan twin;
+        layout l;
+        work w;
+
+        subject_open(&s, "tiny-gemma3-wide", fa, SUBJECT_CTX);
+        lay_out(&s, 1900, &l);
+        work_alloc(&s, &w);
+        plan_of(&l, NULL, &twin);
+        assert_true(oracle_prefill(s.o, s.ids, twin.plan.n_tokens, 0, w.oracle));
+        kit_logits(s.e, &twin.plan, &opts, w.text, NULL);
+        w.n.kl = fmax(SUBJECT_KL_FLOOR, logits_kl(w.oracle, w.text, s.n_vocab));
+        w.n.diff = fmax(SUBJECT_DIFF_FLOOR, logits_max_diff(w.oracle, w.text, s.n_vocab));
+        kit_plan_unref(&twin);
+        encoded_piece_by_piece(&s, &l, &w);
+        work_end(&w);
+        subject_close(&s);
+    }
+    subject_verdict();
+}
+
 static void test_conversation(void **state)
 {
     subject_each(conversation);
@@ -351,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_identity),
         cmocka_unit_test(test_small_context),
+        cmocka_unit_test(test_long_stretch),
         cmocka_unit_test(test_conversation),
         cmocka_unit_test(test_prefix_stays_exact),
     };

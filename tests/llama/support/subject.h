@@ -7,7 +7,7 @@
 #include "llama/support/tiny_models.h"
 #include "support/kit.h"
 
-enum { SUBJECT_CTX = 1024, SUBJECT_SEED = 20260 };
+enum { SUBJECT_CTX = 2048, SUBJECT_SEED = 20260 };
 
 /* KL (nats) that rounding keys and values to 16 bits twice, where the engine does it once, may make where the arithmetic does
  * not depend on the batching (N = 0); and the difference of logits that goes with it. */
