@@ -23,7 +23,7 @@ const tiny_model tiny_models[] = {
     { .name = "tiny-qwen3", .arch = "qwen3", .can_inject = true, .n_layer = 3, DENSE },        /* norms on queries and keys */
     { .name = "tiny-gemma3", .arch = "gemma3", .can_inject = true, .n_layer = 7, .window = 64, DENSE }, /* layer 5 is full */
     { .name = "tiny-gemma3-wide", .arch = "gemma3", .can_inject = true, .n_layer = 7, .window = 64, .n_head = 8, .n_head_kv = 8,
-      .head_dim = 128, .rot_dim = 128, .n_embd = 128, .n_ff = 192 }, /* 28 KiB a token: a stretch of 1,900 is composed in pieces */
+      .head_dim = 128, .rot_dim = 128, .n_embd = 128, .n_ff = 192 }, /* 28 KiB a token: 1,900 are composed in pieces */
     { .name = "tiny-stablelm", .arch = "stablelm", .can_inject = true, .n_layer = 3, HEADS, .rot_dim = 8 }, /* partial rotary */
     { .name = "tiny-smollm3", .arch = "smollm3", .can_inject = true, .n_layer = 4, DENSE },    /* the 4th layer has no RoPE */
     { .name = "tiny-mamba", .arch = "mamba", .why_not = "recurrent", .n_layer = 2, .n_embd = 128 },
