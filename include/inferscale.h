@@ -342,12 +342,13 @@ INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL i
 INFERSCALE_API inferscale_status inferscale_ask(inferscale *is, const inferscale_scope *scope, const char *question,
                                                 const inferscale_ask_options *options, inferscale_answer **out);
 
-/* A conversation: earlier turns stay in the engine's cache; new memory is placed before the newest user turn. */
+/* A conversation: earlier turns stay in the engine's cache; new memory is placed before the newest user turn. When its store is
+ * closed it refuses to go on (E_INVALID), and is still to be closed. */
 typedef struct inferscale_chat inferscale_chat;
 INFERSCALE_API inferscale_status inferscale_chat_open(inferscale *is, const inferscale_scope *scope, inferscale_chat **out);
 INFERSCALE_API inferscale_status inferscale_chat_say(inferscale_chat *chat, const char *text, const inferscale_ask_options *options,
                                                      inferscale_answer **out);
-INFERSCALE_API void inferscale_chat_close(inferscale_chat *chat); /* before inferscale_close; NULL is allowed */
+INFERSCALE_API void inferscale_chat_close(inferscale_chat *chat); /* NULL is allowed; also after inferscale_close */
 
 /* ---- What is loaded ------------------------------------------------------------------------------------------------------ */
 

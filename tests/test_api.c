@@ -485,6 +485,29 @@ static void a_read_only_store_reads_and_refuses_writes(void **state)
     REFUSED(INFERSCALE_E_NOTFOUND, inferscale_open(&missing, &o));
 }
 
+static void a_closed_store_ends_its_conversations(void **state)
+{
+    inferscale *is = open_with(NULL, 0);
+    inferscale_chat *chats[4] = { 0 };
+    inferscale_answer *a = NULL;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        OK(inferscale_chat_open(is, &anna, &chats[i]));
+        if (i == 3) continue; /* one that never spoke */
+        OK(inferscale_chat_say(chats[i], "Hello", NULL, &a));
+        inferscale_answer_free(a);
+    }
+    inferscale_chat_close(chats[1]); /* from the middle of the list */
+    inferscale_close(is);
+    for (int i = 0; i < 4; i++) {
+        if (i == 1) continue;
+        assert_int_equal(inferscale_chat_say(chats[i], "Still there?", NULL, &a), INFERSCALE_E_INVALID);
+        assert_null(a);
+        inferscale_chat_close(chats[i]);
+    }
+}
+
 static void failures_of_the_engine_come_out_and_leave_no_harm(void **state)
 {
     static const char *const what[] = { "mock:fail-tokenize=30", "mock:fail-capture=3", "mock:fail-start=1", "mock:fail-sample=3",
@@ -518,6 +541,7 @@ int main(void)
         T(a_full_context_keeps_the_best_and_says_so),
         T(listeners_stop_and_cancel_cancels),
         T(conversations_place_memory_once_and_drop_what_is_forgotten),
+        T(a_closed_store_ends_its_conversations),
         T(bad_input_is_refused_with_a_sentence),
         T(a_read_only_store_reads_and_refuses_writes),
         T(failures_of_the_engine_come_out_and_leave_no_harm),

@@ -9,7 +9,8 @@
 #include "base/mem.h"
 
 struct inferscale_chat {
-    inferscale *is;
+    inferscale *is;          /* NULL once the store is closed */
+    inferscale_chat *next;   /* in the handle's list */
     char *tenant, *user, *agent, *run_id, *app;
     inferscale_scope scope;
     is_run *run;
@@ -51,14 +52,44 @@ is_status inferscale_chat_open(inferscale *is, const inferscale_scope *scope, in
         inferscale_chat_close(c);
         return st;
     }
+    pthread_mutex_lock(&is->lock);
+    c->next = is->chats;
+    is->chats = c;
+    pthread_mutex_unlock(&is->lock);
     *out = c;
     return INFERSCALE_OK;
+}
+
+static void leave_handle(inferscale_chat *c)
+{
+    inferscale_chat **p;
+
+    pthread_mutex_lock(&c->is->lock);
+    for (p = &c->is->chats; *p && *p != c; p = &(*p)->next) continue;
+    if (*p) *p = c->next;
+    pthread_mutex_unlock(&c->is->lock);
+}
+
+static void end_run(inferscale_chat *c)
+{
+    if (c->run) is_engine_finish(c->is->engine, c->run);
+    c->run = NULL;
+}
+
+void is_handle_end_chats(inferscale *is)
+{
+    for (inferscale_chat *c = is->chats; c; c = c->next) {
+        end_run(c);
+        c->is = NULL;
+    }
+    is->chats = NULL;
 }
 
 void inferscale_chat_close(inferscale_chat *c)
 {
     if (!c) return;
-    if (c->run) is_engine_finish(c->is->engine, c->run);
+    end_run(c);
+    if (c->is) leave_handle(c);
     is_free(c->tenant);
     is_free(c->user);
     is_free(c->agent);

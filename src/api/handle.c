@@ -147,6 +147,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
 void inferscale_close(inferscale *is)
 {
     if (!is) return;
+    is_handle_end_chats(is);
     is_rope_free(is->rope);
     is_profile_free(is->profile);
     if (is->embedder) is_embedder_close(is->embedder);

@@ -25,7 +25,11 @@ struct inferscale {
     is_embedder *embedder;
     is_profile *profile;
     is_rope *rope;           /* NULL if the model cannot be injected */
+    inferscale_chat *chats;  /* those that are open, a list; under lock */
 };
+
+/* Ends the open chats' runs: from now on they refuse to speak, and can still be closed. */
+void is_handle_end_chats(inferscale *is);
 
 /* Each loads what is missing; threads wait for the first. */
 is_status is_handle_engine(inferscale *is);
