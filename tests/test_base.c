@@ -588,6 +588,27 @@ static void test_shred_leaves_no_bytes(void **state)
     OK(is_file_shred(fs, path)); /* missing is fine */
 }
 
+/* What lies in a file's place must not keep us waiting (a named pipe), nor have us write elsewhere (a link). */
+static void test_what_is_no_file(void **state)
+{
+    const is_fs *fs = is_fs_posix();
+    const char *queue = scratch_path(folder, "pipe"), *name = scratch_path(folder, "link"), *far = scratch_path(folder, "far");
+    uint8_t *data = NULL;
+    size_t n = 0;
+
+    (void)state;
+    assert_int_equal(mkfifo(queue, 0600), 0);
+    assert_int_not_equal(is_file_read_all(fs, queue, 100, &data, &n), INFERSCALE_OK);
+    assert_int_not_equal(is_file_shred(fs, queue), INFERSCALE_OK);
+    assert_false(fs->exists(fs, queue));
+    OK(is_file_write_atomic(fs, far, "someone's words", 15));
+    assert_int_equal(symlink(far, name), 0);
+    assert_int_not_equal(is_file_shred(fs, name), INFERSCALE_OK);
+    assert_false(fs->exists(fs, name));
+    expect_content(far, "someone's words");
+    assert_int_not_equal(is_file_read_all(fs, "/dev/null", 100, &data, &n), INFERSCALE_OK);
+}
+
 /* A file that cannot be overwritten leaves the namespace all the same, and the caller hears of it. */
 static void test_shred_under_faults(void **state)
 {
@@ -712,6 +733,7 @@ int main(void)
         FILE_TEST(test_atomic_write_under_faults),
         FILE_TEST(test_shred_leaves_no_bytes),
         FILE_TEST(test_shred_under_faults),
+        FILE_TEST(test_what_is_no_file),
         FILE_TEST(test_fault_fs_tears_and_garbles),
         cmocka_unit_test(test_paths),
     };

@@ -20,7 +20,7 @@ struct is_file {
 static is_status posix_open(const is_fs *fs, const char *path, int mode, is_file **out)
 {
     static const int flags[] = { [IS_OPEN_READ] = O_RDONLY, [IS_OPEN_CREATE_NEW] = O_RDWR | O_CREAT | O_EXCL,
-                                 [IS_OPEN_RDWR] = O_RDWR };
+                                 [IS_OPEN_RDWR] = O_RDWR | O_NOFOLLOW }; /* what a link points to is not ours to write */
     size_t n = strlen(path) + 1;
     is_file *f;
     int fd;
@@ -30,7 +30,8 @@ static is_status posix_open(const is_fs *fs, const char *path, int mode, is_file
         return is_fail(INFERSCALE_E_INVALID, "%s: unknown open mode %d; use IS_OPEN_*", path, mode);
     f = is_malloc(sizeof *f + n);
     if (!f) return is_fail(INFERSCALE_E_NOMEM, "no memory to open %s; free some memory and try again", path);
-    do fd = open(path, flags[mode] | O_CLOEXEC, 0600);
+    /* O_NONBLOCK means nothing to a file; a named pipe in its place would wait for its other end. */
+    do fd = open(path, flags[mode] | O_CLOEXEC | O_NONBLOCK, 0600);
     while (fd < 0 && errno == EINTR);
     if (fd < 0) {
         is_status st = is_fail_errno("cannot %s %s", mode == IS_OPEN_CREATE_NEW ? "create" : "open", path);

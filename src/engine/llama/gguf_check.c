@@ -189,7 +189,7 @@ is_status is_gguf_check(const char *path, is_gguf_facts *out)
     struct stat sb;
     void *map;
     is_status st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe would wait for its writer */
 
     memset(out, 0, sizeof *out);
     if (fd < 0)
