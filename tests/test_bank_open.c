@@ -218,6 +218,33 @@ static void test_migrates_the_first_schema_to_the_same_tables(void **state)
 
 /* ---- Damage -------------------------------------------------------------------------------------------------------------- */
 
+/* A table that another program dropped is damage, not a bug of ours. */
+static void test_missing_table(void **state)
+{
+    static const char *const drops[] = { "PRAGMA foreign_keys = OFF; DROP TABLE partitions",
+                                         "PRAGMA foreign_keys = OFF; DROP TABLE items" };
+    bank_kit *k = *state;
+
+    kit_fact(k, &k->pa, &k->anna, "a fact of a bank that loses a table");
+    is_bank_close(k->bank);
+    k->bank = NULL;
+    for (int i = 1; i >= 0; i--) {
+        is_bank *b = NULL;
+        is_partition p;
+        inferscale_list *l = NULL;
+        is_status st;
+
+        raw_sql(k->path, drops[i]);
+        st = is_bank_open(k->path, false, &b);
+        if (st == INFERSCALE_OK) st = is_bank_partition(b, &k->anna, false, &p);
+        if (st == INFERSCALE_OK) st = is_bank_list(b, &p, NULL, 0, 0, 0, &l);
+        assert_int_equal(st, INFERSCALE_E_CORRUPT);
+        assert_non_null(strstr(is_error(), "restore"));
+        inferscale_list_free(l);
+        is_bank_close(b);
+    }
+}
+
 static void test_damaged_bank(void **state)
 {
     bank_kit *k = *state;
@@ -453,6 +480,43 @@ static void test_full_filesystem(void **state)
     assert_int_equal(counts.facts, n);
 }
 
+/* Opening to write takes room for SQLite's shared index; what is there can be read without it. Needs the right to mount. */
+static void test_full_filesystem_can_be_read(void **state)
+{
+    static const uint8_t block[4096] = { 1 };
+    bank_kit *k = *state;
+    char *mounted = strdup(scratch_path(k->folder, "small"));
+    is_bank *b = NULL, *reader = NULL;
+    is_bank_counts counts = { 0 };
+    is_partition p;
+
+    OK(is_fs_posix()->mkdirs(is_fs_posix(), mounted));
+    if (geteuid() != 0 || mount("tmpfs", mounted, "tmpfs", 0, "size=1m") != 0) {
+        free(mounted);
+        skip(); /* reported as skipped: mounting is not allowed here */
+    }
+    char *path = strdup(scratch_path(mounted, "bank.sqlite"));
+    OK(is_bank_open(path, false, &b));
+    OK(is_bank_partition(b, &k->anna, true, &p));
+    OK(is_bank_add_facts(b, &p, &k->anna, &(inferscale_fact){ .text = "before the disk filled" }, 1, NULL));
+    is_bank_close(b);
+    FILE *rest = fopen(scratch_path(mounted, "rest"), "wb");
+    while (rest && fwrite(block, sizeof block, 1, rest) == 1 && fflush(rest) == 0) continue;
+    if (rest) fclose(rest);
+    is_status writer = is_bank_open(path, false, &b);
+    is_status st = is_bank_open(path, true, &reader);
+    if (st == INFERSCALE_OK) st = is_bank_count(reader, &counts);
+    is_bank_close(reader);
+    is_bank_close(b);
+    umount2(mounted, MNT_DETACH);
+    free(path);
+    free(mounted);
+    assert_non_null(rest);
+    assert_int_equal(writer, INFERSCALE_E_FULL);
+    assert_int_equal(st, INFERSCALE_OK);
+    assert_int_equal(counts.facts, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, bank_kit_setup, bank_kit_teardown)
 
 int main(void)
@@ -465,12 +529,14 @@ int main(void)
         TEST(test_newer_version_is_refused),
         TEST(test_older_version_is_migrated),
         TEST(test_migrates_the_first_schema_to_the_same_tables),
+        TEST(test_missing_table),
         TEST(test_damaged_bank),
         TEST(test_read_only_handle),
         TEST(test_read_only_filesystem),
         TEST(test_read_only_file),
         TEST(test_full_disk),
         TEST(test_full_filesystem),
+        TEST(test_full_filesystem_can_be_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

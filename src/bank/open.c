@@ -85,7 +85,7 @@ static char *immutable_uri(const char *path)
     return is_buf_take(&uri);
 }
 
-/* A read-only medium: SQLite wants to make its -shm file beside a WAL database and cannot. If there is no log to be replayed
+/* A read-only medium or a full one: SQLite wants to make its -shm file beside a WAL database and cannot. If there is no log to be replayed
  * the file alone is the whole truth, and it can be read without one. */
 static is_status connect_immutable(is_bank *b, is_status why)
 {
@@ -123,7 +123,8 @@ static is_status connect_reader(is_bank *b)
     is_status st = connect_to(b, b->path, SQLITE_OPEN_READONLY);
 
     if (st == INFERSCALE_OK) st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
-    if (st == INFERSCALE_E_IO || st == INFERSCALE_E_READONLY || st == INFERSCALE_E_DENIED || st == INFERSCALE_E_NOTFOUND)
+    if (st == INFERSCALE_E_IO || st == INFERSCALE_E_READONLY || st == INFERSCALE_E_DENIED || st == INFERSCALE_E_NOTFOUND ||
+        st == INFERSCALE_E_FULL)
         if (is_fs_posix()->exists(is_fs_posix(), b->path)) return connect_immutable(b, st);
     return st;
 }

@@ -2,6 +2,7 @@
 #include "bank/sql.h"
 
 #include <errno.h>
+#include <string.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -21,7 +22,8 @@ static is_status fail_io(const is_bank *b, int rc)
     if (rc == SQLITE_IOERR_NOMEM)
         return is_fail(INFERSCALE_E_NOMEM, "out of memory in the bank; free some memory and try again");
     if (out_of_space(e))
-        return is_fail(INFERSCALE_E_FULL, "no space left for the bank %s; free some space there and try again", b->path);
+        return is_fail(INFERSCALE_E_FULL, "no space left for the bank %s; free some space there and try again (opened read-only it can be read "
+                       "meanwhile)", b->path);
     if (e) {
         errno = e;
         return is_fail_errno("cannot %s the bank %s", (rc & 0xff) == SQLITE_CANTOPEN ? "open" : "read or write", b->path);
@@ -61,6 +63,11 @@ is_status bank_fail(const is_bank *b, int rc)
                        "away", b->path);
     case SQLITE_TOOBIG: return is_fail(INFERSCALE_E_INVALID, "a value is too large for the bank; split it");
     case SQLITE_INTERRUPT: return is_fail(INFERSCALE_E_CANCELLED, "the bank's work was interrupted; try again");
+    case SQLITE_ERROR:
+        if (strncmp(detail, "no such ", 8) == 0 || strstr(detail, "has no column"))
+            return is_fail(INFERSCALE_E_CORRUPT, "a part of the bank %s is gone (%s): another program changed it; restore a "
+                           "backup", b->path, detail);
+        /* fall through */
     default:
         return is_fail(INFERSCALE_E_INTERNAL, "the bank %s refused a statement (%s); this is a bug, please report it", b->path,
                        detail);
