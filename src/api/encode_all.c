@@ -1,5 +1,6 @@
 /* encode_all.c - bring the views of one partition up to date: embeddings of all items, KV of all facts. */
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "api/handle.h"
 #include "base/log.h"
@@ -156,6 +157,7 @@ is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, infer
 {
     inferscale_encode_options none = INFERSCALE_ENCODE_OPTIONS_INIT;
     work w = { .is = is, .o = options ? options : &none };
+    char why[512];
     is_status st, embedded;
 
     IS_TRY(is_handle_check(is));
@@ -169,8 +171,8 @@ is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, infer
     if (st != INFERSCALE_OK) return st;
     embedded = embed_all(&w); /* a missing embedder must not keep the KV from being made; it is reported in the end */
     if (embedded == INFERSCALE_E_CANCELLED) return embedded;
+    snprintf(why, sizeof why, "%s", embedded == INFERSCALE_OK ? "" : is_error());
     IS_TRY(encode_all(&w));
     return embedded == INFERSCALE_OK ? INFERSCALE_OK
-                                     : is_fail(embedded, "KV is encoded, but items are found by words only, without embeddings; check the "
-                                               "embedder with inferscale doctor");
+                                     : is_fail(embedded, "KV is computed, but new items are found by words only: %s", why);
 }
