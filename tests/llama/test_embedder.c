@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "embed/embed.h"
 #include "support/scratch.h"
@@ -226,6 +227,38 @@ static void the_fingerprint_is_the_files(void **state)
     is_embedder_close(other);
 }
 
+/* A header that says impossible things is refused, or its vectors are; the process goes on. */
+static void impossible_headers_are_refused(void **state)
+{
+    static const char *const keys[] = { "bert.block_count", "bert.attention.layer_norm_epsilon" };
+    static const uint32_t values[] = { 0, 0x7fc00000 /* NaN */ };
+    char *dir = scratch_make();
+    const char *bad = scratch_path(dir, "bad.gguf");
+    uint8_t *whole;
+    size_t n;
+
+    (void)state;
+    OK(is_file_read_all(is_fs_posix(), model("all-minilm-l6-v2-f16.gguf"), (size_t)1 << 30, &whole, &n));
+    for (int i = 0; i < 2; i++) {
+        uint8_t *at = memmem(whole, n, keys[i], strlen(keys[i]));
+        uint8_t kept[4];
+        is_embedder *other = NULL;
+        FILE *f = fopen(bad, "wb");
+
+        assert_true(at && f);
+        at += strlen(keys[i]) + 4; /* behind its type */
+        memcpy(kept, at, 4);
+        memcpy(at, &values[i], 4);
+        assert_int_equal(fwrite(whole, 1, n, f), n);
+        assert_int_equal(fclose(f), 0);
+        memcpy(at, kept, 4);
+        FAILS(E_MODEL, is_embedder_open(plugins(), NULL, bad, NULL, 2, &other));
+        assert_null(other);
+    }
+    is_free(whole);
+    scratch_remove(dir);
+}
+
 static void other_files_are_refused(void **state)
 {
     char *dir = scratch_make();
@@ -261,6 +294,7 @@ int main(void)
         cmocka_unit_test(long_texts_are_cut),               cmocka_unit_test(strange_texts_are_safe),
         cmocka_unit_test(blank_and_broken_texts_are_refused), cmocka_unit_test(quantised_vectors_keep_the_angle),
         cmocka_unit_test(the_fingerprint_is_the_files),     cmocka_unit_test(other_files_are_refused),
+        cmocka_unit_test(impossible_headers_are_refused),
     };
     return cmocka_run_group_tests(tests, open_embedder, close_embedder);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -489,6 +490,54 @@ static void write_file(const char *path, const void *p, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
+/* Headers that say impossible things: libllama asserts, throws or loads. The process goes on, and a refusal has a sentence. */
+static void test_impossible_headers(void **state)
+{
+    static const char *const keys[] = { "llama.block_count", "llama.attention.layer_norm_rms_epsilon",
+                                        "llama.attention.head_count_kv", "llama.rope.dimension_count" };
+    static const uint32_t values[] = { 0, 0x7fc00000 /* NaN */ };
+    char *dir = scratch_make();
+    const char *bad = scratch_path(dir, "bad.gguf");
+    size_t n, refused = 0;
+    uint8_t *whole;
+
+    (void)state;
+    OK(is_file_read_all(is_fs_posix(), model_path("smollm2-135m-instruct-q4_0.gguf"), (size_t)1 << 30, &whole, &n));
+    write_file(bad, whole, n);
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        uint8_t *at = memmem(whole, 1 << 21, keys[k], strlen(keys[k]));
+        long place = at ? (long)(at - whole) + (long)strlen(keys[k]) + 4 : 0; /* the value, behind its type */
+
+        assert_true(place > 0);
+        for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
+            is_engine_opts o = { .model_path = bad, .n_ctx = 256, .n_threads = 2, .no_selftest = true,
+                                 .flash_attention = INFERSCALE_FA_OFF };
+            is_engine *none = NULL;
+            FILE *f = fopen(bad, "r+b");
+
+            assert_non_null(f);
+            assert_int_equal(fseek(f, place, SEEK_SET), 0);
+            assert_int_equal(fwrite(&values[v], 1, 4, f), 4);
+            assert_int_equal(fclose(f), 0);
+            if (is_engine_open(NULL, "llama", &o, &none) != INFERSCALE_OK) {
+                assert_null(none);
+                assert_true(strlen(is_error()) > 20);
+                refused++;
+            }
+            is_engine_close(none);
+        }
+        FILE *f = fopen(bad, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, place, SEEK_SET), 0);
+        assert_int_equal(fwrite(whole + place, 1, 4, f), 4);
+        assert_int_equal(fclose(f), 0);
+    }
+    print_message("  %zu of 8 headers refused\n", refused);
+    assert_true(refused >= 5);
+    is_free(whole);
+    scratch_remove(dir);
+}
+
 static void test_bad_model_files(void **state)
 {
     char *dir = scratch_make();
@@ -500,6 +549,8 @@ static void test_bad_model_files(void **state)
 
     (void)state;
     unloadable(scratch_path(dir, "absent.gguf"));
+    assert_int_equal(mkfifo(scratch_path(dir, "pipe.gguf"), 0600), 0);
+    unloadable(scratch_path(dir, "pipe.gguf"));
     unloadable(dir);
     write_file(junk, "", 0);
     unloadable(junk);
@@ -554,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_chat_format),
         cmocka_unit_test(test_control_tokens_stay_text),
         cmocka_unit_test(test_bad_model_files),
+        cmocka_unit_test(test_impossible_headers),
         cmocka_unit_test(test_runs_may_outlive_their_caller),
     };
 

@@ -1,6 +1,8 @@
 /* decode.c - tokens to libllama, checked first, in batches; sequences. */
 #include "engine/llama/internal.h"
 
+#include <stdio.h>
+
 bool is_llama_abort(void *engine)
 {
     is_llama *e = engine;
@@ -54,6 +56,25 @@ is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const
         if (rc != 0) return decode_failed(rc);
         done += m;
     }
+    return INFERSCALE_OK;
+}
+
+is_status is_llama_first_token(is_llama *e, struct llama_context *ctx)
+{
+    const int32_t threads = llama_n_threads(ctx), threads_batch = llama_n_threads_batch(ctx), token = 0;
+    is_status st;
+
+    llama_set_n_threads(ctx, 1, 1);
+    st = is_llama_decode(e, ctx, 0, &token, 1, 0, 0, true);
+    llama_set_n_threads(ctx, threads, threads_batch);
+    if (st != INFERSCALE_OK) {
+        char why[512];
+
+        snprintf(why, sizeof why, "%s", *is_shim_error() ? is_shim_error() : is_llama_last_error());
+        return is_fail(INFERSCALE_E_MODEL, "%s cannot compute a token (%s); fetch or convert the model again", e->path,
+                       *why ? why : "libllama does not say why");
+    }
+    llama_memory_clear(llama_get_memory(ctx), true);
     return INFERSCALE_OK;
 }
 

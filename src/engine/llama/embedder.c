@@ -6,6 +6,7 @@
 #include "engine/llama/internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/utf8.h"
@@ -115,6 +116,30 @@ static is_status make_fingerprint(embedder *e, const char *path)
     return INFERSCALE_OK;
 }
 
+static is_status run_batch(embedder *e, uint32_t n_seqs, float *out);
+static void add_sequence(embedder *e, uint32_t n, uint32_t seq);
+
+/* The first text is computed with one thread, so that what ggml finds impossible in this model is an error (shim.cpp). */
+static is_status first_text(embedder *e, const char *path)
+{
+    const int32_t threads = llama_n_threads(e->ctx), threads_batch = llama_n_threads_batch(e->ctx);
+    float *vector = is_malloc(e->dim * sizeof *vector);
+    char why[512];
+    is_status st;
+
+    if (!vector) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the embedder; free some and try again");
+    e->tokens[0] = e->tokens[1] = e->sep;
+    e->batch.n_tokens = 0;
+    add_sequence(e, 2, 0);
+    llama_set_n_threads(e->ctx, 1, 1);
+    st = run_batch(e, 1, vector);
+    llama_set_n_threads(e->ctx, threads, threads_batch);
+    is_free(vector);
+    if (st == INFERSCALE_OK) return INFERSCALE_OK;
+    snprintf(why, sizeof why, "%s", is_error());
+    return is_fail(INFERSCALE_E_MODEL, "%s: %s", path, why);
+}
+
 static is_status embedder_open(const char *spec, const char *key, uint32_t n_threads, void **impl)
 {
     embedder *e = is_calloc(1, sizeof *e);
@@ -126,6 +151,7 @@ static is_status embedder_open(const char *spec, const char *key, uint32_t n_thr
     IS_TRY_GOTO(st, failed, load_model(e, spec));
     IS_TRY_GOTO(st, failed, make_context(e, spec, n_threads));
     IS_TRY_GOTO(st, failed, make_fingerprint(e, spec));
+    IS_TRY_GOTO(st, failed, first_text(e, spec));
     *impl = e;
     return INFERSCALE_OK;
 failed:

@@ -157,6 +157,9 @@ bool is_llama_abort(void *engine);       /* ggml's abort callback: polls engine-
  * stays in the sequence: the caller undoes it. */
 is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const int32_t *tokens, uint32_t n, uint32_t pos,
                           uint32_t batch, bool want_last);
+/* Computes one token with one thread and forgets it: what ggml finds impossible in this model is an error then (shim.cpp), and
+ * not the end of the process. Leaves the context's memory empty. E_MODEL. */
+is_status is_llama_first_token(is_llama *e, struct llama_context *ctx);
 is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n);
 int is_seq_take(is_llama *e);            /* a free sequence, or -1 */
 void is_seq_drop(is_llama *e, int seq);  /* its cells are freed too; -1 is allowed */

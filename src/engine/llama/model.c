@@ -206,6 +206,7 @@ static is_status make_contexts(is_llama *e, bool fa)
     }
     if (!e->serve) return no_context(e);
     e->info.flash_attention = fa;
+    IS_TRY(is_llama_first_token(e, e->serve));
     if (kind_refused(e)) return INFERSCALE_OK;
     e->capture = is_llama_context(e, e->n_ctx, 1, UBATCH, fa, e->tap);
     return e->capture ? INFERSCALE_OK : no_context(e);

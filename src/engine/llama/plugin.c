@@ -11,6 +11,11 @@ static _Thread_local char last_error[512];  /* the last error libllama logged in
 static _Thread_local char pending[1024];    /* a line that is not complete yet */
 static _Thread_local int pending_level;
 
+void is_llama_fatal(const char *why)
+{
+    is_log(IS_LOG_ERROR, "libllama ends the process: %s", why);
+}
+
 const char *is_llama_last_error(void) { return last_error; }
 void is_llama_clear_error(void) { last_error[0] = 0; }
 
@@ -89,6 +94,7 @@ const is_plugin *inferscale_plugin(const is_host *h)
     is_log_set(log_to_host, NULL);
     llama_log_set(on_llama_log, NULL);
     ggml_log_set(on_llama_log, NULL);
+    is_shim_catch_aborts();
     llama_backend_init();
     plugin.version = llama_version();
     plugin.embedder = &is_llama_embedder;

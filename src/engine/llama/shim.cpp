@@ -1,20 +1,36 @@
 // shim.cpp - libllama is C++ behind a C header, and some of its calls let exceptions out. C code cannot catch them, and an
 // exception that crosses C frames ends the process; so every call that can throw goes through here.
+//
+// ggml ends the process where an assertion of its own fails, which a model file with impossible numbers can bring about. Its
+// abort callback throws instead, back to the call below that this thread is in. That is right only while no other thread works
+// on the same graph: the others would wait at ggml's barrier for ever. So a computation is left that way only if it has one
+// thread, and a model computes its first token with one (is_llama_first_token, embedder.c): what is wrong with it shows there.
 #include "shim.h"
 
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 
 static thread_local char caught[512];
+static thread_local bool may_throw; // in a call that an exception may leave
 
 static void record(const char *what)
 {
     std::snprintf(caught, sizeof caught, "%s", what);
 }
 
+// Says for as long as it lives whether a failed assertion may be thrown.
+struct throwing {
+    const bool before = may_throw;
+    explicit throwing(bool allowed) { may_throw = allowed; }
+    ~throwing() { may_throw = before; }
+};
+
 // Runs call(); on an exception records its text and returns failed.
-template <typename T, typename F> static T guarded(T failed, F call)
+template <typename T, typename F> static T guarded(T failed, F call, bool assertions = true)
 {
+    const throwing scope(assertions);
+
     try {
         return call();
     } catch (const std::exception &e) {
@@ -25,10 +41,34 @@ template <typename T, typename F> static T guarded(T failed, F call)
     return failed;
 }
 
+static bool has_one_thread(struct llama_context *ctx)
+{
+    return llama_n_threads(ctx) == 1 && llama_n_threads_batch(ctx) == 1;
+}
+
+// The part of "FILE:LINE: GGML_ASSERT(...) failed" that does not depend on where libllama was built.
+static const char *without_folder(const char *message)
+{
+    const char *from = message;
+
+    for (const char *p = message; *p && *p != ' ' && *p != ':'; p++)
+        if (*p == '/' || *p == '\\') from = p + 1;
+    return from;
+}
+
+static void on_abort(const char *message)
+{
+    const char *what = without_folder(message);
+
+    if (may_throw) throw std::runtime_error(what);
+    is_llama_fatal(what); // and ggml ends the process
+}
+
 extern "C" {
 
 const char *is_shim_error(void) { return caught; }
 void is_shim_clear(void) { caught[0] = 0; }
+void is_shim_catch_aborts(void) { ggml_set_abort_callback(on_abort); }
 
 struct llama_model *is_shim_model_load(const char *path, struct llama_model_params params)
 {
@@ -42,12 +82,12 @@ struct llama_context *is_shim_context_new(struct llama_model *m, struct llama_co
 
 int32_t is_shim_decode(struct llama_context *ctx, struct llama_batch batch)
 {
-    return guarded<int32_t>(SHIM_THROWN, [&] { return llama_decode(ctx, batch); });
+    return guarded<int32_t>(SHIM_THROWN, [&] { return llama_decode(ctx, batch); }, has_one_thread(ctx));
 }
 
 int32_t is_shim_encode(struct llama_context *ctx, struct llama_batch batch)
 {
-    return guarded<int32_t>(SHIM_THROWN, [&] { return llama_encode(ctx, batch); });
+    return guarded<int32_t>(SHIM_THROWN, [&] { return llama_encode(ctx, batch); }, has_one_thread(ctx));
 }
 
 size_t is_shim_state_size(struct llama_context *ctx, llama_seq_id seq)

@@ -1,6 +1,7 @@
 /* shim.h - the libllama calls that may throw, as plain C functions (shim.cpp, the only C++ of the tree).
  *
- * A caught exception reads as the call's own failure value, or SHIM_THROWN where it has none; is_shim_error() says why. */
+ * A failed assertion of ggml's is an exception too, where it can be (see is_shim_catch_aborts). A caught exception reads as the
+ * call's own failure value, or SHIM_THROWN where it has none; is_shim_error() says why. */
 #ifndef IS_LLAMA_SHIM_H
 #define IS_LLAMA_SHIM_H
 
@@ -14,6 +15,10 @@ enum { SHIM_THROWN = -1000 };
 
 const char *is_shim_error(void); /* this thread's last caught exception; "" if none since is_shim_clear */
 void is_shim_clear(void);
+/* From now on a failed assertion inside one of the calls below is such an exception, unless several threads compute. */
+void is_shim_catch_aborts(void);
+/* Given by the plug-in: ggml is about to end the process, and this is why. */
+void is_llama_fatal(const char *why);
 
 struct llama_model *is_shim_model_load(const char *path, struct llama_model_params params);      /* NULL on failure */
 struct llama_context *is_shim_context_new(struct llama_model *m, struct llama_context_params p); /* NULL on failure */
