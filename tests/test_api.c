@@ -330,9 +330,14 @@ static void a_full_context_keeps_the_best_and_says_so(void **state)
         snprintf(text, sizeof text, "Fact %d about %s and other matters of no weight.", i, i == 17 ? "zebras" : "things");
         remember(is, &anna, text);
     }
-    OK(inferscale_encode(is, &anna, NULL));
     o.k = 30;
     o.max_tokens = 16;
+    OK(inferscale_ask(is, &anna, "Any zebras?", &o, &a)); /* nothing encoded yet: only what was computed counts as computed */
+    snprintf(text, sizeof text, "%zu of %zu facts had no KV", a->n_facts, a->n_facts);
+    assert_non_null(strstr(a->fallback, text));
+    inferscale_answer_free(a);
+    a = NULL;
+    OK(inferscale_encode(is, &anna, NULL));
     OK(inferscale_ask(is, &anna, "Any zebras?", &o, &a));
     assert_true(a->n_dropped > 0 && a->n_dropped < 30);
     assert_int_equal(a->n_facts + a->n_dropped, 30);

@@ -151,21 +151,19 @@ static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_
 static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts)
 {
     bool inject = a->o.mode == INFERSCALE_MODE_KV && is_engine_geometry(a->is->engine);
-    size_t n_bad = 0, n_text = 0;
+    size_t n_bad = 0;
 
     for (size_t i = 0; i < n; i++) {
         facts[i].id = items->items[i].id;
         facts[i].version = items->items[i].version;
         if (inject) IS_TRY(load_segment(a, &items->items[i], &facts[i].segment, &n_bad));
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
-        if (inject && !facts[i].segment) n_text++;
     }
     if (a->o.mode == INFERSCALE_MODE_KV && !inject) {
         is_asking_note(a, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;
     }
     if (n_bad) is_asking_note(a, "%zu segments were missing or damaged and are to be encoded again", n_bad);
-    if (n_text) is_asking_note(a, "%zu of %zu facts had no KV and were computed as text; encode them to inject them", n_text, n);
     return INFERSCALE_OK;
 }
 
@@ -238,6 +236,26 @@ static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, bool ne
     return st;
 }
 
+/* Facts of the plan that are computed though they were to be injected, and facts that did not fit. */
+static void note_shortfalls(is_asking *a, const is_planned *planned)
+{
+    inferscale_answer *ans = a->answer;
+    size_t n_computed = 0;
+
+    for (size_t i = 0; i < ans->n_facts; i++) n_computed += ans->facts[i].source == INFERSCALE_SOURCE_COMPUTED;
+    for (size_t i = 0; i < a->o.repair && i < ans->n_facts && n_computed; i++) {
+        const inferscale_used *best = &ans->facts[ans->n_facts - 1 - i]; /* repaired ones stand last, and were asked for */
+
+        n_computed -= best->source == INFERSCALE_SOURCE_COMPUTED;
+    }
+    if (ans->mode == INFERSCALE_MODE_KV && n_computed)
+        is_asking_note(a, "%zu of %zu facts had no KV and were computed as text; encode them to inject them", n_computed, ans->n_facts);
+    ans->n_dropped = is_planned_dropped(planned);
+    if (ans->n_dropped)
+        is_asking_note(a, "%zu facts were left out: the context of %u tokens is full", ans->n_dropped,
+                       is_engine_describe(a->is->engine)->n_ctx);
+}
+
 is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_planned **out)
 {
     is_hit *hits = NULL;
@@ -260,10 +278,7 @@ is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_plann
     else for (size_t i = 0; facts && i < n_facts; i++) { is_tokens_free(&facts[i].tokens); is_segment_unref(facts[i].segment); }
     if (st == INFERSCALE_OK) st = report_facts(a, is_planned_plan(*out), hits, n_hits);
     if (st == INFERSCALE_OK) {
-        a->answer->n_dropped = is_planned_dropped(*out);
-        if (a->answer->n_dropped)
-            is_asking_note(a, "%zu facts were left out: the context of %u tokens is full", a->answer->n_dropped,
-                           is_engine_describe(a->is->engine)->n_ctx);
+        note_shortfalls(a, *out);
     } else {
         is_planned_free(*out);
         *out = NULL;

@@ -2,7 +2,7 @@
  *
  * Memory stands right before the newest user turn, so that a conversation's earlier turns stay in the cache whatever memory does:
  * in the first turn at the end of the system text, later at the beginning of the user's turn (many formats know one system text
- * only). The words were chosen by what a small model answers with them, facts computed as text. */
+ * only). The words are plain, so that they suit any model. */
 #include "plan/profile.h"
 
 #include <string.h>
@@ -11,10 +11,9 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-static const char default_system[] =
-    "You are a helpful assistant with a memory of past conversations. Answer questions in one short sentence.";
-static const char memory_open[] = "\n\nYou remember:\n";
-static const char next_memory_open[] = "You remember:\n";
+static const char default_system[] = "You are a helpful assistant.";
+static const char memory_open[] = "\n\nWhat you remember:\n";
+static const char next_memory_open[] = "What you remember:\n";
 static const char next_memory_close[] = "\n";
 
 void is_tokens_free(is_tokens *t)
