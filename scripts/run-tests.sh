@@ -3,11 +3,11 @@
 # its own, and counts single cases from TAP lines (cmocka writes them too). Prints one line a program, the whole output of those
 # that fail, and last exactly "N passed, N failed" (", N skipped" where there are some). Exit: 0 = all passed and some ran.
 #
-# Environment: TEST_TIMEOUT seconds a program (default 600), TEST_ONLY = a regular expression that programs must match.
+# Environment: TEST_TIMEOUT seconds a program (default 1500: what a busy machine may need), TEST_ONLY = a regular expression that programs must match.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
-readonly limit=${TEST_TIMEOUT:-600}
+readonly limit=${TEST_TIMEOUT:-1500}
 passed=0 failed=0 skipped=0
 scratch=$(mktemp -d)
 child=
