@@ -357,8 +357,8 @@ static void demo_runs(void **state)
         assert_true(json_equal(json_object_get(kv, "facts"), json_object_get(text, "facts")));
     }
     /* The fact that answers is among those used: the first one in the table. */
-    expect_in(last.out, "facts used   Nora adopted a grey cat");
     expect_in(last.out, "facts used   Nora left a spare key");
+    expect_in(last.out, "facts used   Jonas invited Nora to his birthday");
     sh("ls -d inferscale-* 2>/dev/null");
     assert_string_equal(last.out, ""); /* the demo's store is gone */
     sh("$IS demo --engine mock --runs 1 --costs 5 --json | wc -l");
