@@ -25,7 +25,7 @@
  *       if (inferscale_open(&is, &opt) != INFERSCALE_OK ||
  *           inferscale_remember(is, &anna, &fact, 1, &event) != INFERSCALE_OK ||
  *           inferscale_encode(is, &anna, NULL) != INFERSCALE_OK ||  // compute the fact's keys and values once
- *           inferscale_ask(is, &anna, "What is Anna allergic to?", &ask, &answer) != INFERSCALE_OK)
+ *           inferscale_ask(is, &anna, "Which food is Anna allergic to?", &ask, &answer) != INFERSCALE_OK)
  *           fprintf(stderr, "%s\n", inferscale_error());
  *       else
  *           printf("\n(%u tokens computed, %u injected)\n", answer->tokens_computed, answer->tokens_injected);

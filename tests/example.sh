@@ -59,8 +59,7 @@ answers() { # PROGRAM LIBRARY_FOLDER
         echo "$out"
         echo "$out" | grep -qE '^\([1-9][0-9]* tokens computed, [1-9][0-9]* injected\)$' || return 1
     done
-    # What so small a model says is its own affair; that it says something is the program's.
-    [ -n "$(echo "$out" | grep -v 'tokens computed' | tr -d '[:space:]')" ]
+    echo "$out" | grep -qi peanut
 }
 
 moved_works() {
