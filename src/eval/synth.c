@@ -31,7 +31,7 @@ static const char *const facts[] = {
     "{A} will paint the {X} alone, although {B} offered help from {T}.",
     "{A} borrowed a {X} from {B} and returned it in {T} in {S}.",
 };
-static const char question[] = "When did {A} and {B} last talk about the {X} in {T}, and why?";
+static const char question[] = "When did {A} and {B} mention the {X} in {T}, and why?";
 
 #define COUNT(list) (sizeof (list) / sizeof (list)[0])
 #define PICK(list, r) (list)[rng_below((r), COUNT(list))]
