@@ -110,4 +110,36 @@ static const char version_2[] =
     "  partition_id INTEGER NOT NULL, name BLOB NOT NULL CHECK(length(name) = 32),"
     "  PRIMARY KEY(name, partition_id)) WITHOUT ROWID;";
 
-const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2 };
+/* Version 3: a memory that lives. Pinned items; variants of a fact's segment (how many passes its rows are a mean of; lead: the
+ * rows of a fact that only stood at the head of another page as its overlap); pages (docs/design.md): which facts were encoded
+ * together, in which order; tombstones: keyed hashes of forgotten texts, so that they are not extracted again. */
+static const char version_3[] =
+    "ALTER TABLE items ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE segments ADD COLUMN n_passes INTEGER NOT NULL DEFAULT 1;"
+    "ALTER TABLE segments ADD COLUMN lead INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE segments ADD COLUMN write_time INTEGER NOT NULL DEFAULT 0;"
+
+    "CREATE TABLE pages("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  partition_id INTEGER NOT NULL REFERENCES partitions(id),"
+    "  fingerprint BLOB NOT NULL CHECK(length(fingerprint) = 32)," /* of the model and profile, as in segments */
+    "  policy TEXT NOT NULL, lane INTEGER NOT NULL,"
+    "  open INTEGER NOT NULL DEFAULT 1,"
+    "  UNIQUE(partition_id, id));"
+    "CREATE INDEX pages_by_view ON pages(partition_id, fingerprint, policy, lane, id);"
+    "CREATE TABLE page_facts("
+    "  partition_id INTEGER NOT NULL, page_id INTEGER NOT NULL, slot INTEGER NOT NULL,"
+    "  item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  lead INTEGER NOT NULL," /* 1: overlap from the lane's page before, context only */
+    "  PRIMARY KEY(page_id, slot),"
+    "  FOREIGN KEY(partition_id, page_id) REFERENCES pages(partition_id, id) ON DELETE CASCADE,"
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id) ON DELETE CASCADE) WITHOUT ROWID;"
+    "CREATE INDEX page_facts_by_item ON page_facts(partition_id, item_id);"
+
+    "CREATE TABLE tombstones("
+    "  partition_id INTEGER NOT NULL REFERENCES partitions(id),"
+    "  hash BLOB NOT NULL CHECK(length(hash) = 32)," /* keyed by the partition, of the normalised text */
+    "  write_time INTEGER NOT NULL,"
+    "  PRIMARY KEY(partition_id, hash)) WITHOUT ROWID;";
+
+const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3 };
