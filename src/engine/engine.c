@@ -104,7 +104,13 @@ bool is_engine_is_eog(is_engine *e, int32_t token)
 
 is_status is_engine_capture(is_engine *e, is_capture *c)
 {
-    LOCKED(is_status, e->v->capture(e->impl, c));
+    LOCKED(is_status, e->v->capture(e->impl, c, 1));
+}
+
+is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n)
+{
+    if (n == 0) return INFERSCALE_OK;
+    LOCKED(is_status, e->v->capture(e->impl, c, n));
 }
 
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)

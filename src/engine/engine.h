@@ -41,7 +41,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 1 };
+enum { IS_ENGINE_ABI = 2 };
 
 typedef struct is_engine_opts {
     const char *model_path;
@@ -59,6 +59,8 @@ typedef struct is_engine_info {
     bool can_inject, flash_attention, has_chat_template;
     uint64_t n_params;
     uint32_t n_layers, n_ctx, n_ctx_train, n_vocab, n_threads, n_batch;
+    uint32_t n_capture_spans; /* spans that one decode of a capture may hold; 1 = one at a time (says why_one), 0 = no capture */
+    char why_one[128];       /* why spans are not captured together; "" if they are */
     double fa_on_ms, fa_off_ms; /* 0 = not measured */
     double selftest_kl, selftest_noise;
 } is_engine_info;
@@ -71,15 +73,24 @@ typedef struct is_chat_format {
 /* ---- Encoding (capture) -------------------------------------------------------------------------------------------------- */
 
 /* Runs context + span at positions pos0 ..., and gives the span's K and V as the engine computed them (F32, before the cache's
- * rounding), K ROTATED at its position pos0 + n_context + i. The caller un-rotates (kv/rope.h). */
+ * rounding), K ROTATED at its position pos0 + n_context + i. The caller un-rotates (kv/rope.h).
+ *
+ * The last part of the context may be given as segments: their rows are rotated to their positions and injected instead of being
+ * computed, so the span sees THOSE rows (rounded to their codec, then to the engine's cache), whatever context they were encoded
+ * in. The engine checks that they are its own model's and that their tokens, one segment after another, are the end of `context`:
+ * E_INVALID. Injected rows live for this call only; they never serve another capture. */
 typedef struct is_capture {
-    const int32_t *context;  /* [n_context]; may be empty */
+    const int32_t *context;  /* [n_context], the stored part included; may be empty */
     uint32_t n_context;
     const int32_t *span;     /* [n_span], n_span >= 1 */
     uint32_t n_span;
     uint32_t pos0;
+    is_segment *const *stored; /* [n_stored] the end of the context, in order; borrowed */
+    uint32_t n_stored;
+    bool background;         /* gives way to questions: E_BUSY (see is_engine_question_begin) */
     float **rows;            /* out: rows[plane] = [n_span][n_heads][head_dim], caller-allocated for all planes of the geometry */
-    uint32_t n_computed;     /* out: tokens really run (a context prefix kept from the last capture is not run again) */
+    uint32_t n_computed;     /* out: tokens really run for this span (kept, shared and injected ones are not) */
+    uint32_t n_injected;     /* out: tokens of the stored part */
     const volatile int *cancel; /* may be NULL */
 } is_capture;
 
@@ -126,7 +137,8 @@ typedef struct is_engine_vtable {
     /* Appends the bytes of one token to buf[cap]; returns the length (0 for control tokens), or -needed. */
     int (*token_piece)(void *impl, int32_t token, char *buf, int cap);
     bool (*is_eog)(void *impl, int32_t token);
-    is_status (*capture)(void *impl, is_capture *c);
+    /* n >= 1 spans; see is_engine_capture_many. */
+    is_status (*capture)(void *impl, is_capture *c, size_t n);
     /* Executes the plan's parts and leaves the logits of the last token. *run is the live sequence; finish frees it.
      * E_CONTEXT if it does not fit, E_CANCELLED, E_INVALID (a STORED part whose segment does not match: fingerprint, geometry,
      * tokens), E_UNSUPPORTED (STORED on an engine that cannot inject). On failure *run is NULL and nothing stays behind. */
@@ -189,6 +201,15 @@ is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool pa
 int is_engine_piece(is_engine *e, int32_t token, char *buf, int cap);
 bool is_engine_is_eog(is_engine *e, int32_t token);
 is_status is_engine_capture(is_engine *e, is_capture *c);
+/* n spans in as few decodes as fit: the longest prefix common to all their contexts (stored parts apart) is run or kept once, each
+ * span goes on from it as a sequence of its own. Spans may differ in length and context; pos0, cancel and background are the
+ * first one's (another pos0: E_INVALID). All or nothing: on failure no rows count, and every n_computed is 0. A prefix that all
+ * share is counted at the first span, so the n_computed add up to the tokens run. Rows differ from those of one-at-a-time
+ * captures by the numerical noise of another batching, never bit by bit the same. One by one where the engine cannot
+ * (is_engine_info.why_one). n = 0 is nothing to do.
+ * Errors of both: E_INVALID (empty span, wrong tokens or segments), E_CONTEXT (context + span beyond n_ctx), E_CANCELLED, E_BUSY
+ * (background only), E_UNSUPPORTED, E_ENGINE, E_NOMEM. */
+is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n);
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
 is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
 is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token);

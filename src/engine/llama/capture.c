@@ -90,13 +90,13 @@ static is_status run_capture(is_llama *e, is_capture *c, uint32_t from)
     return INFERSCALE_OK;
 }
 
-is_status is_llama_capture(void *impl, is_capture *c)
+static is_status capture_one(is_llama *e, is_capture *c)
 {
-    is_llama *e = impl;
     uint32_t from;
     is_status st;
 
     c->n_computed = 0;
+    if (c->n_stored) return is_fail(INFERSCALE_E_UNSUPPORTED, "stored context is not supported yet; compute it");
     if (!e->geometry) return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be captured: %s", e->info.why_not);
     if (c->n_span == 0 || !c->span || !c->rows || (c->n_context && !c->context))
         return is_fail(INFERSCALE_E_INVALID, "nothing to capture: the span is empty");
@@ -122,4 +122,10 @@ is_status is_llama_capture(void *impl, is_capture *c)
         e->n_held = 0;
     }
     return st;
+}
+
+is_status is_llama_capture(void *impl, is_capture *c, size_t n)
+{
+    for (size_t i = 0; i < n; i++) IS_TRY(capture_one(impl, &c[i]));
+    return INFERSCALE_OK;
 }

@@ -184,7 +184,7 @@ bool is_tap_eval(struct ggml_tensor *t, bool ask, void *tap);
 /* "cache_k_l7" -> layer 7, is_v 0; false for any other node. */
 bool is_cache_node(const struct ggml_tensor *t, uint32_t *layer, bool *is_v);
 bool is_tap_probe(is_tap *tap, struct ggml_tensor *t); /* probe.c */
-is_status is_llama_capture(void *impl, is_capture *c);
+is_status is_llama_capture(void *impl, is_capture *c, size_t n);
 
 /* ---- layout.c ---- */
 /* Builds the blocks from the geometry and checks them against a state the engine itself wrote. E_UNSUPPORTED. */

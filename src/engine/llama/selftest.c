@@ -88,7 +88,7 @@ static is_status capture_at(is_trial *t, uint32_t pos, float **rows)
     is_llama *e = t->e;
     is_capture c = { .span = t->tokens, .n_span = BLOCK, .pos0 = pos, .rows = rows };
 
-    IS_TRY(is_llama_capture(e, &c));
+    IS_TRY(is_llama_capture(e, &c, 1));
     for (uint32_t i = 0; i < e->geometry->n_planes; i++)
         if (!e->geometry->planes[i].is_v) IS_TRY(is_rope_rows(e->rope, &e->geometry->planes[i], rows[i], BLOCK, pos, -1));
     return INFERSCALE_OK;

@@ -91,6 +91,7 @@ static is_status mock_info(void *impl, is_engine_info *out)
     out->n_vocab = MOCK_VOCAB;
     out->n_threads = 1;
     out->n_batch = MOCK_BATCH;
+    out->n_capture_spans = m->opt.noinject ? 0 : MOCK_SPANS;
     return INFERSCALE_OK;
 }
 

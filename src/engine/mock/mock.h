@@ -5,7 +5,9 @@
  * K and V rows, four bits an element, so that it can be read back after rounding to 16 bits and rotation. Hence:
  *   - rows encoded after the right context give logits equal to those of the text twin, bit for bit;
  *   - rows encoded after another context (a stitched fact) move the logits a little, and the greedy answer not at all;
- *   - rows that were un-rotated wrongly, belong to another layer or come from elsewhere are recognised and refused.
+ *   - rows that were un-rotated wrongly, belong to another layer or come from elsewhere are recognised and refused;
+ *   - a span captured after stored context has the rows it would have after computed context, bit for bit in any codec, if that
+ *     was encoded after what stands before it here; else other rows, always the same.
  * The greedy answer tells what was in the prompt: "I recall: FACT (HASH)", FACT = the last fact part, HASH = of all token ids.
  *
  * Options stand in the model path, "mock:OPT,OPT=N,...", and in $INFERSCALE_MOCK (added after it); any other path means none:
@@ -24,7 +26,7 @@
 
 enum {
     MOCK_LAYERS = 4, MOCK_PLANES = 2 * MOCK_LAYERS, MOCK_HEADS = 2, MOCK_HEAD_DIM = 8, MOCK_WIDTH = MOCK_HEADS * MOCK_HEAD_DIM,
-    MOCK_WINDOW = 64, MOCK_BATCH = 512,
+    MOCK_WINDOW = 64, MOCK_BATCH = 512, MOCK_SPANS = 30,
     /* token ids: control tokens, then bytes, then pairs of [a-z ] */
     MOCK_BOS = 1, MOCK_END = 2, MOCK_SYSTEM = 3, MOCK_USER = 4, MOCK_ASSISTANT = 5, MOCK_BYTES = 16, MOCK_PAIRS = 272,
     MOCK_VOCAB = MOCK_PAIRS + 27 * 27
@@ -47,7 +49,7 @@ typedef struct mock {
     uint64_t seed;
     int32_t *kept;           /* the exact prefix kept from the last run: only leading COMPUTED parts ever enter it */
     uint32_t n_kept;
-    int32_t *captured;       /* tokens of the last capture, and where they began: its context is not run again */
+    int32_t *captured;       /* computed tokens that the last capture left, and where they began: they are not run again */
     uint32_t n_captured, captured_pos0;
 } mock;
 
@@ -74,9 +76,16 @@ void mock_row(const mock *m, uint32_t plane, uint64_t state, uint32_t pos, float
 void mock_unrotate(const mock *m, uint32_t plane, uint32_t pos, float row[MOCK_WIDTH]);
 /* The state in an un-rotated row; false if no capture of this model made it (*state is then a hash of what is there). */
 bool mock_state(const mock *m, uint32_t plane, const float row[MOCK_WIDTH], uint64_t *state);
+/* What attention makes of a token's rows: folded plane by plane from 0; first = the state read in plane 0. Rows that agree in all
+ * planes give that state. */
+uint64_t mock_see(uint64_t seen, uint32_t plane, uint64_t first, uint64_t state);
+/* The segment is of this model and holds tokens[n]; E_INVALID. */
+is_status mock_check_segment(const mock *m, const is_segment *s, const int32_t *tokens, uint32_t n);
+
+/* mock_capture.c */
+is_status mock_capture(void *impl, is_capture *c, size_t n);
 
 /* mock_run.c */
-is_status mock_capture(void *impl, is_capture *c);
 is_status mock_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
 is_status mock_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
 is_status mock_feed(void *impl, is_run *run, int32_t token);

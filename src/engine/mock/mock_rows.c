@@ -98,3 +98,20 @@ bool mock_state(const mock *m, uint32_t plane, const float row[MOCK_WIDTH], uint
     *state = ours ? code ^ mock_mix(m->seed, plane) : hash;
     return ours;
 }
+
+uint64_t mock_see(uint64_t seen, uint32_t plane, uint64_t first, uint64_t state)
+{
+    if (plane == 0) return state;
+    return state != first ? mock_mix(seen, state) : seen;
+}
+
+is_status mock_check_segment(const mock *m, const is_segment *s, const int32_t *tokens, uint32_t n)
+{
+    const is_segment_desc *d = is_segment_info(s);
+
+    if (memcmp(d->fingerprint, m->fingerprint, IS_HASH_BYTES) != 0 || !is_geometry_equal(d->geometry, m->geometry))
+        return is_fail(INFERSCALE_E_INVALID, "a segment is of another model; encode the fact again with this one");
+    if (d->n_tokens != n || memcmp(d->tokens, tokens, n * sizeof *tokens) != 0)
+        return is_fail(INFERSCALE_E_INVALID, "a segment holds other tokens than its place in the prompt; encode the fact again");
+    return INFERSCALE_OK;
+}

@@ -1,4 +1,4 @@
-/* mock_run.c - capture, and plans executed on a small cache that is composed into and read back like a real one. */
+/* mock_run.c - plans executed on a small cache that is composed into and read back like a real one. */
 #include "engine/mock/mock.h"
 
 #include <math.h>
@@ -10,66 +10,6 @@
 #include "base/mem.h"
 #include "kv/codec.h"
 #include "kv/compose.h"
-
-/* ---- Capture ------------------------------------------------------------------------------------------------------------- */
-
-static const int32_t *nth(const is_capture *c, uint32_t i)
-{
-    return i < c->n_context ? &c->context[i] : &c->span[i - c->n_context];
-}
-
-/* Tokens of the context that the last capture left in place. */
-static uint32_t context_kept(const mock *m, const is_capture *c)
-{
-    uint32_t n = 0;
-
-    if (!m->captured || m->captured_pos0 != c->pos0) return 0;
-    while (n < c->n_context && n < m->n_captured && c->context[n] == m->captured[n]) n++;
-    return n;
-}
-
-static is_status keep_captured(mock *m, const is_capture *c)
-{
-    uint32_t n = c->n_context + c->n_span;
-    int32_t *copy = is_malloc(n * sizeof *copy);
-
-    if (!copy) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for %u tokens; free some and try again", n);
-    for (uint32_t i = 0; i < n; i++) copy[i] = *nth(c, i);
-    is_free(m->captured);
-    m->captured = copy;
-    m->n_captured = n;
-    m->captured_pos0 = c->pos0;
-    return INFERSCALE_OK;
-}
-
-is_status mock_capture(void *impl, is_capture *c)
-{
-    mock *m = impl;
-    uint64_t total = (uint64_t)c->n_context + c->n_span, chain = m->seed;
-
-    c->n_computed = 0;
-    IS_TRY(mock_call(&m->opt, MOCK_CAPTURE));
-    if (m->opt.noinject) return is_fail(INFERSCALE_E_UNSUPPORTED, "the mock was told not to inject; serve the facts as text");
-    if (!c->n_span || !c->rows)
-        return is_fail(INFERSCALE_E_INVALID, "nothing to capture: give a span of tokens and room for its rows");
-    if (c->pos0 + total > m->opt.n_ctx)
-        return is_fail(INFERSCALE_E_CONTEXT, "%llu tokens from position %u exceed the context of %u; shorten what comes before",
-                       (unsigned long long)total, c->pos0, m->opt.n_ctx);
-    IS_TRY(mock_check_tokens(c->context, c->n_context, "the context"));
-    IS_TRY(mock_check_tokens(c->span, c->n_span, "the span"));
-    uint32_t kept = context_kept(m, c);
-    IS_TRY(mock_decode_time(&m->opt, (uint32_t)total - kept, MOCK_BATCH, c->cancel));
-    for (uint32_t i = 0; i < total; i++) {
-        uint64_t state = mock_mix(chain, (uint64_t)*nth(c, i));
-        chain = mock_mix(chain, state);
-        if (i < c->n_context) continue;
-        for (uint32_t p = 0; p < MOCK_PLANES; p++)
-            mock_row(m, p, state, c->pos0 + i, c->rows[p] + (size_t)(i - c->n_context) * MOCK_WIDTH);
-    }
-    IS_TRY(keep_captured(m, c));
-    c->n_computed = (uint32_t)total - kept;
-    return INFERSCALE_OK;
-}
 
 /* ---- The cache of one run ------------------------------------------------------------------------------------------------ */
 
@@ -106,8 +46,7 @@ static void see_token(is_run *r, int32_t token)
         is_codec_decode(IS_CODEC_F16, r->rows[p] + (size_t)pos * MOCK_WIDTH, row, MOCK_WIDTH);
         mock_unrotate(r->m, p, pos, row);
         if (!mock_state(r->m, p, row, &r->states[p][pos])) r->n_foreign++;
-        if (p == 0) state = r->states[0][pos];
-        else if (r->states[p][pos] != r->states[0][pos]) state = mock_mix(state, r->states[p][pos]);
+        state = mock_see(state, p, r->states[0][pos], r->states[p][pos]);
         if (!r->m->geometry->planes[p].window) r->seen += mock_mix(mock_mix(r->states[p][pos], p), pos);
     }
     r->chain = mock_mix(r->chain, state);
@@ -132,15 +71,9 @@ static void compute_token(is_run *r, int32_t token)
 
 static is_status check_segment(const mock *m, const is_part *part)
 {
-    const is_segment_desc *d = part->segment ? is_segment_info(part->segment) : NULL;
-
     if (m->opt.noinject) return is_fail(INFERSCALE_E_UNSUPPORTED, "the mock was told not to inject; run the text twin");
-    if (!d) return is_fail(INFERSCALE_E_INVALID, "a stored part has no segment; compute it as text");
-    if (memcmp(d->fingerprint, m->fingerprint, IS_HASH_BYTES) != 0 || !is_geometry_equal(d->geometry, m->geometry))
-        return is_fail(INFERSCALE_E_INVALID, "a segment is of another model; encode the fact again with this one");
-    if (d->n_tokens != part->n_tokens || memcmp(d->tokens, part->tokens, d->n_tokens * sizeof *d->tokens) != 0)
-        return is_fail(INFERSCALE_E_INVALID, "a segment holds other tokens than its part of the plan; encode the fact again");
-    return INFERSCALE_OK;
+    if (!part->segment) return is_fail(INFERSCALE_E_INVALID, "a stored part has no segment; compute it as text");
+    return mock_check_segment(m, part->segment, part->tokens, part->n_tokens);
 }
 
 /* The row of one token in the cache against the segment's own, within the rounding of 16 bits. */
