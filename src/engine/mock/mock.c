@@ -18,6 +18,7 @@ static void mock_close(void *impl)
     is_free(m->chat.user_close);
     is_free(m->chat.assistant_open);
     is_free(m->chat.assistant_close);
+    mock_witness_close(m);
     is_free(m->kept);
     is_free(m->captured);
     is_rope_free(m->rope);
@@ -48,7 +49,9 @@ static is_status mock_open(const is_engine_opts *opts, void **impl)
 
     *impl = NULL;
     if (!m) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for an engine; free some and try again");
+    m->witness_fd = -1;
     IS_TRY_GOTO(st, fail, mock_opts_parse(opts->model_path, &m->opt));
+    IS_TRY_GOTO(st, fail, mock_witness_open(m));
     if (!m->opt.n_ctx) m->opt.n_ctx = opts->n_ctx ? opts->n_ctx : 8192;
     if (m->opt.n_ctx > (1u << 20)) {
         st = is_fail(INFERSCALE_E_INVALID, "mock: a context of %u tokens is too large; use at most %u", m->opt.n_ctx, 1u << 20);
@@ -109,8 +112,8 @@ static const is_chat_format *mock_chat_format(void *impl)
 static const is_engine_vtable mock_engine = {
     .name = "mock", .open = mock_open, .close = mock_close, .info = mock_info, .geometry = mock_get_geometry,
     .chat_format = mock_chat_format, .tokenize = mock_tokenize, .tokens_free = mock_tokens_free,
-    .token_piece = mock_token_piece, .is_eog = mock_is_eog, .capture = mock_capture, .start = mock_start,
-    .extend = mock_extend, .sample = mock_sample, .feed = mock_feed, .logits = mock_logits,
+    .token_piece = mock_token_piece, .is_eog = mock_is_eog, .capture = mock_seen_capture, .start = mock_seen_start,
+    .extend = mock_seen_extend, .sample = mock_seen_sample, .feed = mock_seen_feed, .logits = mock_logits,
     .run_tokens = mock_run_tokens, .finish = mock_finish,
 };
 

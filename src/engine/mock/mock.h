@@ -17,7 +17,9 @@
  *   ctx=N, id=N, dim=N  context size; another model (fingerprint and rows); the embedder's dimension
  *   nochat              no chat template: a plain one is used
  *   lenient             rows that no capture made are accepted, and spoil the logits
- *   garble              composed rows are damaged before they are checked: the check must notice */
+ *   garble              composed rows are damaged before they are checked: the check must notice
+ *   slow-inject=MS      each injected part takes that long; cancel is polled meanwhile
+ *   witness=FILE        every call that computes or samples is written there: when, in which run, on which text (mock_witness.c) */
 #ifndef IS_ENGINE_MOCK_MOCK_H
 #define IS_ENGINE_MOCK_MOCK_H
 
@@ -36,8 +38,9 @@ enum { MOCK_TOKENIZE, MOCK_CAPTURE, MOCK_START, MOCK_EXTEND, MOCK_SAMPLE, MOCK_F
 
 typedef struct mock_opts {
     bool noinject, nochat, lenient, garble;
-    uint32_t slow_ms, n_ctx, id, dim;
+    uint32_t slow_ms, slow_inject_ms, n_ctx, id, dim;
     uint32_t fail_at[MOCK_CALLS], calls[MOCK_CALLS];
+    char witness[512];       /* "" = nobody watches */
 } mock_opts;
 
 typedef struct mock {
@@ -51,6 +54,7 @@ typedef struct mock {
     uint32_t n_kept;
     int32_t *captured;       /* computed tokens that the last capture left, and where they began: they are not run again */
     uint32_t n_captured, captured_pos0;
+    int witness_fd;          /* -1 = nobody watches */
 } mock;
 
 /* mock_opts.c */
@@ -59,6 +63,7 @@ is_status mock_opts_parse(const char *path, mock_opts *out);
 is_status mock_call(mock_opts *opt, int call);
 /* Waits as a decode would; E_CANCELLED as soon as *cancel is set. */
 is_status mock_decode_time(const mock_opts *opt, uint32_t n_tokens, uint32_t batch, const volatile int *cancel);
+is_status mock_inject_time(const mock_opts *opt, const volatile int *cancel);
 
 /* mock_text.c */
 is_status mock_cut(const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n); /* is_free */
@@ -93,6 +98,15 @@ void mock_finish(void *impl, is_run *run);
 const float *mock_logits(void *impl, is_run *run);
 uint32_t mock_run_tokens(void *impl, is_run *run);
 
+/* mock_witness.c: the calls of the engine's table that are watched; each does its work and says so. */
+is_status mock_witness_open(mock *m);
+void mock_witness_close(mock *m);
+is_status mock_seen_capture(void *impl, is_capture *c, size_t n);
+is_status mock_seen_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
+is_status mock_seen_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
+is_status mock_seen_sample(void *impl, is_run *run, int32_t *token);
+is_status mock_seen_feed(void *impl, is_run *run, int32_t token);
+
 /* mock_sample.c */
 is_status mock_sample(void *impl, is_run *run, int32_t *token);
 /* Draws from logits[n] as the sampling settings say; *rng is advanced. */
@@ -100,6 +114,7 @@ int32_t mock_draw(const float *logits, uint32_t n, const is_sampling *how, uint6
 
 struct is_run {
     mock *m;
+    unsigned long serial;            /* of the process's runs, for the witness */
     uint32_t n, cap;                 /* tokens live, room */
     int32_t *tokens;                 /* [cap] */
     uint16_t *rows[MOCK_PLANES];     /* the cache, f16: [cap][MOCK_WIDTH], keys rotated */

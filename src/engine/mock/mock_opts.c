@@ -26,6 +26,11 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
     else if (word_is(p, len, "lenient")) o->lenient = true;
     else if (word_is(p, len, "garble")) o->garble = true;
     else if (word_is(p, len, "slow")) o->slow_ms = value;
+    else if (word_is(p, len, "slow-inject")) o->slow_inject_ms = value;
+    else if (word_is(p, len, "witness") && eq && n - len <= sizeof o->witness) {
+        memcpy(o->witness, eq + 1, n - len - 1);
+        o->witness[n - len - 1] = 0;
+    }
     else if (word_is(p, len, "ctx")) o->n_ctx = value;
     else if (word_is(p, len, "id")) o->id = value;
     else if (word_is(p, len, "dim")) o->dim = value >= 1 && value <= 4096 ? value : 64;
@@ -73,10 +78,9 @@ static bool cancelled(const volatile int *cancel)
     return cancel && *cancel;
 }
 
-is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
+static is_status wait_ms(double ms_to_wait, const volatile int *cancel)
 {
-    uint32_t n_decodes = batch ? (n_tokens + batch - 1) / batch : 1;
-    double until = is_now_ms() + (double)o->slow_ms * n_decodes;
+    double until = is_now_ms() + ms_to_wait;
 
     while (!cancelled(cancel) && is_now_ms() < until) {
         struct timespec ms = { 0, 1000000 };
@@ -84,4 +88,14 @@ is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch
     }
     if (cancelled(cancel)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on");
     return INFERSCALE_OK;
+}
+
+is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
+{
+    return wait_ms((double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel);
+}
+
+is_status mock_inject_time(const mock_opts *o, const volatile int *cancel)
+{
+    return wait_ms((double)o->slow_inject_ms, cancel);
 }

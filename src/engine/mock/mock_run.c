@@ -237,6 +237,7 @@ static is_status run_parts(is_run *r, const is_plan *plan, const is_run_opts *op
         if (part->source == IS_SRC_RESIDENT) continue;
         IS_TRY(reserve(r, (uint64_t)r->n + part->n_tokens));
         if (part->source == IS_SRC_STORED) {
+            IS_TRY(mock_inject_time(&r->m->opt, opts->cancel));
             IS_TRY(inject_part(r, part, stats));
             continue;
         }
