@@ -17,6 +17,7 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
+#include "bank/schema.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "support/bank_kit.h"
@@ -201,8 +202,10 @@ static void test_migrates_the_first_schema_to_the_same_tables(void **state)
     raw_sql(paths[1], "CREATE TABLE partitions(id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, owner_kind INTEGER NOT NULL,"
                       " owner TEXT NOT NULL, key BLOB NOT NULL, epoch INTEGER NOT NULL DEFAULT 1, revision INTEGER NOT NULL DEFAULT 0,"
                       " created INTEGER NOT NULL); INSERT INTO partitions VALUES(7, '', 1, 'anna', zeroblob(32), 3, 4, 5);"
+                      "CREATE TABLE items(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL);"
+                      "CREATE TABLE segments(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL);"
                       "PRAGMA application_id = 1230196034; PRAGMA user_version = 1"); /* 0x49534D42 */
-    OK(is_bank_open(paths[1], false, &b)); /* only what version 2 needs is looked at */
+    OK(is_bank_open(paths[1], false, &b)); /* only what later versions need is looked at */
     is_partition p;
     OK(is_bank_partition(b, &k->anna, false, &p));
     assert_true(p.id == 7 && p.epoch == 3 && p.revision == 4);

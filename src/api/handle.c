@@ -76,11 +76,11 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
 
 static is_status open_parts(inferscale *is, uint64_t ram_bytes)
 {
-    const is_fs *fs = is_fs_posix();
+    const is_fs *fs = is_fs_default();
     char *bank = is_path_join(is->home, "bank.sqlite"), *vault = is_path_join(is->home, "vault");
     is_status st = bank && vault ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
 
-    if (st == INFERSCALE_OK && !is->read_only) st = fs->mkdirs(fs, is->home);
+    if (st == INFERSCALE_OK && !is->read_only) st = is_file_mkdirs(fs, is->home);
     if (st == INFERSCALE_OK && is->read_only && !fs->exists(fs, bank))
         st = is_fail(INFERSCALE_E_NOTFOUND, "there is no store in %s; remember something first, or give another --home", is->home);
     if (st == INFERSCALE_OK) st = is_bank_open(bank, is->read_only, &is->bank);

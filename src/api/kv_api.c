@@ -103,7 +103,7 @@ inferscale_status inferscale_segment_open(const char *path, inferscale_segment *
     if (!path || !*path) return is_fail(INFERSCALE_E_INVALID, "no path of a KV segment given; pass a .seg file of the vault");
     s = is_calloc(1, sizeof *s);
     if (!s) return no_memory();
-    st = is_segment_read(is_fs_posix(), path, &s->segment);
+    st = is_segment_read(is_fs_default(), path, &s->segment);
     if (st == INFERSCALE_OK) st = tables_acquire(is_segment_info(s->segment)->geometry, &s->shared);
     if (st != INFERSCALE_OK) {
         inferscale_segment_close(s);

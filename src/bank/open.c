@@ -18,7 +18,7 @@
  * acknowledged. */
 static is_status create_file(const char *path)
 {
-    const is_fs *fs = is_fs_posix();
+    const is_fs *fs = is_fs_default();
     const char *slash = strrchr(path, '/');
     is_file *f = NULL;
     is_status st;
@@ -89,7 +89,7 @@ static char *immutable_uri(const char *path)
  * the file alone is the whole truth, and it can be read without one. */
 static is_status connect_immutable(is_bank *b, is_status why)
 {
-    const is_fs *fs = is_fs_posix();
+    const is_fs *fs = is_fs_default();
     char *wal = is_malloc(strlen(b->path) + sizeof "-wal"), *uri = immutable_uri(b->path);
     uint64_t size = 0;
     is_file *f = NULL;
@@ -125,7 +125,7 @@ static is_status connect_reader(is_bank *b)
     if (st == INFERSCALE_OK) st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
     if (st == INFERSCALE_E_IO || st == INFERSCALE_E_READONLY || st == INFERSCALE_E_DENIED || st == INFERSCALE_E_NOTFOUND ||
         st == INFERSCALE_E_FULL)
-        if (is_fs_posix()->exists(is_fs_posix(), b->path)) return connect_immutable(b, st);
+        if (is_fs_default()->exists(is_fs_default(), b->path)) return connect_immutable(b, st);
     return st;
 }
 

@@ -1,11 +1,26 @@
 /* file.c - what is the same on every filesystem: shred, whole reads, atomic writes, paths. */
 #include "base/file.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
+
+static _Atomic(const is_fs *) fs_default;
+
+const is_fs *is_fs_default(void)
+{
+    const is_fs *fs = atomic_load(&fs_default);
+
+    return fs ? fs : is_fs_posix();
+}
+
+void is_fs_set_default(const is_fs *fs)
+{
+    atomic_store(&fs_default, fs);
+}
 
 /* Cleaning up after a failure must not replace its sentence with one of its own. */
 static is_status keep(is_status st, void (*clean)(const is_fs *fs, const char *path), const is_fs *fs, const char *path)
@@ -94,6 +109,35 @@ static char *parent_of(const char *path)
 
     if (!slash) return is_strdup(".");
     return slash == path ? is_strdup("/") : is_strndup(path, (size_t)(slash - path));
+}
+
+/* From the first missing folder down: each is durable in its parent before the next is made in it. */
+static is_status enter_missing(const is_fs *fs, const char *path)
+{
+    char *parent;
+    is_status st;
+
+    if (fs->exists(fs, path)) return INFERSCALE_OK;
+    parent = parent_of(path);
+    if (!parent) return is_fail(INFERSCALE_E_NOMEM, "no memory to make %s; free some memory and try again", path);
+    st = strcmp(parent, path) != 0 ? enter_missing(fs, parent) : INFERSCALE_OK;
+    if (st == INFERSCALE_OK) st = fs->mkdirs(fs, path);
+    if (st == INFERSCALE_OK) st = fs->sync_dir(fs, parent);
+    is_free(parent);
+    return st;
+}
+
+is_status is_file_mkdirs(const is_fs *fs, const char *path)
+{
+    char *copy = is_strdup(path);
+    size_t n = copy ? strlen(copy) : 0;
+    is_status st;
+
+    if (!copy) return is_fail(INFERSCALE_E_NOMEM, "no memory to make %s; free some memory and try again", path);
+    while (n > 1 && copy[n - 1] == '/') copy[--n] = 0;
+    st = enter_missing(fs, copy);
+    is_free(copy);
+    return st == INFERSCALE_OK ? fs->mkdirs(fs, path) : st; /* says so if what is there is no folder */
 }
 
 static char *temporary_name(const char *path)

@@ -34,9 +34,17 @@ struct is_fs {
 };
 
 const is_fs *is_fs_posix(void);
+/* What the store is opened on: is_fs_posix(), unless a test has set another (NULL = back to posix; it must outlive what was
+ * opened on it). Bank, vault and everything that touches a store's files asks here, never is_fs_posix() itself, so that one
+ * switch puts the whole store behind the fault-injecting layer (SQLite has a switch of its own: the default VFS). */
+const is_fs *is_fs_default(void);
+void is_fs_set_default(const is_fs *fs);
 
 /* Overwrites a file with zeros, syncs and unlinks it: what forgetting does to a segment. Missing is fine. */
 is_status is_file_shred(const is_fs *fs, const char *path);
+/* A folder with its parents, and each that was not there yet durably entered in its parent: what is later synced inside it would
+ * otherwise go with it when the power does. */
+is_status is_file_mkdirs(const is_fs *fs, const char *path);
 /* Reads a whole file of at most max bytes into a new buffer (is_free), NUL-terminated. */
 is_status is_file_read_all(const is_fs *fs, const char *path, size_t max, uint8_t **out, size_t *n);
 /* Writes p to a temporary file beside path, syncs, renames over path, syncs the folder. */

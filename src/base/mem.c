@@ -2,18 +2,30 @@
  * torture loop in one test is not disturbed by background threads. */
 #include "base/mem.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 static _Thread_local size_t calls;
 static _Thread_local size_t fail_at; /* the value of calls at which to fail; 0 = never */
+static _Thread_local bool sticky, failed;
+static bool (*host_refuse)(void); /* set once, before a plug-in does anything */
+
+bool is_mem_refuse(void)
+{
+    calls++;
+    if (!fail_at || (sticky ? calls < fail_at : calls != fail_at)) return false;
+    return failed = true;
+}
+
+void is_mem_ask(bool (*refuse)(void))
+{
+    host_refuse = refuse;
+}
 
 static bool refused(void)
 {
-    calls++;
-    return fail_at && calls == fail_at;
+    return host_refuse ? host_refuse() : is_mem_refuse();
 }
 
 void *is_malloc(size_t n)
@@ -65,6 +77,18 @@ void is_free(void *p)
 void is_mem_fail_at(size_t nth)
 {
     fail_at = nth ? calls + nth : 0;
+    sticky = failed = false;
+}
+
+void is_mem_fail_from(size_t nth)
+{
+    is_mem_fail_at(nth);
+    sticky = true;
+}
+
+bool is_mem_failed(void)
+{
+    return failed;
 }
 
 size_t is_mem_count(void)

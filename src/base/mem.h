@@ -2,6 +2,7 @@
 #ifndef IS_BASE_MEM_H
 #define IS_BASE_MEM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 void *is_malloc(size_t n);                         /* NULL on failure; n = 0 gives a freeable pointer */
@@ -12,8 +13,16 @@ char *is_strdup(const char *s);                    /* NULL in gives NULL out */
 char *is_strndup(const char *s, size_t n);
 void is_free(void *p);                             /* NULL is allowed */
 
-/* Tests: fail the nth allocation from now (1 = the next; 0 = never) in this thread; is_mem_count() counts this thread's calls. */
+/* Tests: fail the nth allocation from now (1 = the next; 0 = never) in this thread; is_mem_count() counts this thread's calls.
+ * is_mem_fail_from fails that one and all after it. is_mem_failed: has one been refused since? */
 void is_mem_fail_at(size_t nth);
+void is_mem_fail_from(size_t nth);
+bool is_mem_failed(void);
 size_t is_mem_count(void);
+
+/* A plug-in has its own copy of this room; it asks its host's, so that the nth allocation is one number for both. is_mem_refuse
+ * counts an allocation of the calling thread and says whether it is to fail. */
+bool is_mem_refuse(void);
+void is_mem_ask(bool (*refuse)(void));
 
 #endif

@@ -105,7 +105,7 @@ static is_status clean_one(void *ctx, const char *name, bool is_dir)
 static is_status prepare_folders(is_vault *v)
 {
     if (v->read_only) return INFERSCALE_OK;
-    IS_TRY(v->fs->mkdirs(v->fs, v->tmp));
+    IS_TRY(is_file_mkdirs(v->fs, v->tmp));
     if (v->fs->list(v->fs, v->tmp, clean_one, v) != INFERSCALE_OK)
         is_log(IS_LOG_WARN, "vault: cannot look for left-overs: %s", is_error());
     return INFERSCALE_OK;
@@ -181,9 +181,7 @@ static void count(is_vault *v, uint64_t *counter)
 static is_status make_fan(is_vault *v, const uint8_t *name, char fan[PATH_BYTES])
 {
     fan_path(v, name, fan);
-    if (v->fs->exists(v->fs, fan)) return INFERSCALE_OK;
-    IS_TRY(v->fs->mkdirs(v->fs, fan));
-    return v->fs->sync_dir(v->fs, v->dir);
+    return v->fs->exists(v->fs, fan) ? INFERSCALE_OK : is_file_mkdirs(v->fs, fan);
 }
 
 static is_status write_file(is_vault *v, const is_segment *s, const char *path)
