@@ -13,6 +13,13 @@
 typedef struct is_file is_file;
 typedef struct is_fs is_fs;
 
+/* What an entry of a folder is. mode: the permission bits alone. */
+typedef struct is_stat {
+    uint64_t bytes;
+    uint32_t mode;
+    bool is_dir, is_regular;
+} is_stat;
+
 enum { IS_OPEN_READ = 0, IS_OPEN_CREATE_NEW = 1 /* read-write, fails if it exists, mode 0600 */, IS_OPEN_RDWR = 2 };
 
 struct is_fs {
@@ -31,6 +38,10 @@ struct is_fs {
     bool (*exists)(const is_fs *fs, const char *path);
     /* Calls each(name) for the entries of a folder, '.' and '..' left out; stops when it returns non-OK and returns that. */
     is_status (*list)(const is_fs *fs, const char *path, is_status (*each)(void *ctx, const char *name, bool is_dir), void *ctx);
+    is_status (*stat)(const is_fs *fs, const char *path, is_stat *out); /* a link is not followed */
+    is_status (*set_mode)(const is_fs *fs, const char *path, uint32_t mode);
+    /* A second name for a file; E_UNSUPPORTED where there are none (another filesystem): copy it. Fails if `to` exists. */
+    is_status (*link)(const is_fs *fs, const char *from, const char *to);
 };
 
 const is_fs *is_fs_posix(void);

@@ -212,12 +212,39 @@ static is_status posix_list(const is_fs *fs, const char *path, is_status (*each)
     return st;
 }
 
+static is_status posix_stat(const is_fs *fs, const char *path, is_stat *out)
+{
+    struct stat s;
+
+    memset(out, 0, sizeof *out);
+    if (lstat(path, &s) != 0) return is_fail_errno("cannot stat %s", path);
+    out->bytes = (uint64_t)s.st_size;
+    out->mode = s.st_mode & 07777;
+    out->is_dir = S_ISDIR(s.st_mode);
+    out->is_regular = S_ISREG(s.st_mode);
+    return INFERSCALE_OK;
+}
+
+static is_status posix_set_mode(const is_fs *fs, const char *path, uint32_t mode)
+{
+    return chmod(path, (mode_t)mode) == 0 ? INFERSCALE_OK : is_fail_errno("cannot change the mode of %s", path);
+}
+
+static is_status posix_link(const is_fs *fs, const char *from, const char *to)
+{
+    if (link(from, to) == 0) return INFERSCALE_OK;
+    if (errno == EXDEV || errno == EPERM || errno == EOPNOTSUPP || errno == EMLINK)
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s cannot have a second name %s; copy it", from, to);
+    return is_fail_errno("cannot link %s to %s", from, to);
+}
+
 const is_fs *is_fs_posix(void)
 {
     static const is_fs fs = {
         .open = posix_open, .close = posix_close, .pread = posix_pread, .pwrite = posix_pwrite, .sync = posix_sync,
         .size = posix_size, .drop_cache = posix_drop_cache, .rename = posix_rename, .unlink = posix_unlink,
         .mkdirs = posix_mkdirs, .sync_dir = posix_sync_dir, .exists = posix_exists, .list = posix_list,
+        .stat = posix_stat, .set_mode = posix_set_mode, .link = posix_link,
     };
 
     return &fs;

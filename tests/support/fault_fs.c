@@ -153,6 +153,24 @@ static is_status f_list(const is_fs *fs, const char *path, is_status (*each)(voi
     return self(fs)->real->list(self(fs)->real, path, each, ctx);
 }
 
+static is_status f_stat(const is_fs *fs, const char *path, is_stat *out)
+{
+    return self(fs)->real->stat(self(fs)->real, path, out);
+}
+
+static is_status f_set_mode(const is_fs *fs, const char *path, uint32_t mode)
+{
+    return self(fs)->real->set_mode(self(fs)->real, path, mode);
+}
+
+static is_status f_link(const is_fs *fs, const char *from, const char *to)
+{
+    fault_fs *f = self(fs);
+
+    if (fails(f, FAULT_WRITE)) return refuses(f) ? refuse(f, "link") : INFERSCALE_OK;
+    return f->real->link(f->real, from, to);
+}
+
 fault_fs *fault_fs_new(enum fault_op op, enum fault_kind kind, unsigned nth)
 {
     fault_fs *f = calloc(1, sizeof *f);
@@ -164,7 +182,8 @@ fault_fs *fault_fs_new(enum fault_op op, enum fault_kind kind, unsigned nth)
     f->nth = nth;
     f->fs = (is_fs){ .ctx = f, .open = f_open, .close = f_close, .pread = f_pread, .pwrite = f_pwrite, .sync = f_sync,
                      .size = f_size, .drop_cache = f_drop_cache, .rename = f_rename, .unlink = f_unlink, .mkdirs = f_mkdirs,
-                     .sync_dir = f_sync_dir, .exists = f_exists, .list = f_list };
+                     .sync_dir = f_sync_dir, .exists = f_exists, .list = f_list,
+                     .stat = f_stat, .set_mode = f_set_mode, .link = f_link };
     return f;
 }
 
