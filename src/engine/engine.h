@@ -41,7 +41,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 2 };
+enum { IS_ENGINE_ABI = 3 };
 
 typedef struct is_engine_opts {
     const char *model_path;
@@ -171,6 +171,7 @@ typedef struct is_host {
     uint32_t abi;            /* IS_ENGINE_ABI */
     void (*error)(is_status status, const char *sentence);
     void (*log)(int level, const char *message);
+    bool (*refuse)(void);    /* is_mem_refuse of the host: its tests fail our allocations too */
 } is_host;
 
 typedef struct is_plugin {

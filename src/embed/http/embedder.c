@@ -285,6 +285,7 @@ const is_plugin *inferscale_plugin(const is_host *h)
     if (!h || h->abi != IS_ENGINE_ABI) return NULL;
     host = h;
     is_error_set_sink(h->error);
+    is_mem_ask(h->refuse);
     is_log_set(log_to_host, NULL);
     return &plugin;
 }

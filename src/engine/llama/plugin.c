@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
+
 extern const is_embedder_vtable is_llama_embedder; /* embedder.c */
 
 static const is_host *host;
@@ -91,6 +93,7 @@ const is_plugin *inferscale_plugin(const is_host *h)
     if (!h || h->abi != IS_ENGINE_ABI) return NULL;
     host = h;
     is_error_set_sink(error_to_host);
+    is_mem_ask(h->refuse);
     is_log_set(log_to_host, NULL);
     llama_log_set(on_llama_log, NULL);
     ggml_log_set(on_llama_log, NULL);

@@ -134,6 +134,7 @@ const is_plugin *inferscale_plugin(const is_host *host)
 {
     if (!host || host->abi != IS_ENGINE_ABI) return NULL;
     is_error_set_sink(host->error);
+    is_mem_ask(host->refuse);
     host_log = host->log;
     is_log_set(host->log ? forward_log : NULL, NULL);
     return &plugin;
