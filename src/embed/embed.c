@@ -87,20 +87,39 @@ static is_status check_texts(const char *const *texts, size_t n)
     return INFERSCALE_OK;
 }
 
-is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out)
+static is_status embed_locked(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate)
+{
+    is_status st = INFERSCALE_E_CANCELLED;
+
+    pthread_mutex_lock(&e->lock);
+    if (!gate || is_gate_open(gate)) st = e->v->embed(e->impl, texts, n, out, gate ? is_gate_flag(gate) : NULL);
+    pthread_mutex_unlock(&e->lock);
+    if (gate && st == INFERSCALE_E_CANCELLED)
+        return is_fail(INFERSCALE_E_BUSY, "a question came first; wait until it is answered and embed again");
+    return st;
+}
+
+static is_status embed(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate)
 {
     if (n == 0) return INFERSCALE_OK;
     IS_TRY(check_texts(texts, n));
-    pthread_mutex_lock(&e->lock);
-    is_status st = e->v->embed(e->impl, texts, n, out);
-    pthread_mutex_unlock(&e->lock);
-    if (st != INFERSCALE_OK) return st;
+    IS_TRY(embed_locked(e, texts, n, out, gate));
     for (size_t i = 0; i < n * e->dim; i++)
         if (!isfinite(out[i]))
             return is_fail(INFERSCALE_E_ENGINE,
                            "the embedder gave a value that is no number for text %zu; check the embedder's model",
                            i / e->dim + 1);
     return INFERSCALE_OK;
+}
+
+is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out)
+{
+    return embed(e, texts, n, out, NULL);
+}
+
+is_status is_embedder_embed_background(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate)
+{
+    return embed(e, texts, n, out, gate);
 }
 
 void is_quantize_i8(const float *v, uint32_t dim, int8_t *q, float *scale)

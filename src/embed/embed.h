@@ -4,6 +4,7 @@
 #ifndef IS_EMBED_EMBED_H
 #define IS_EMBED_EMBED_H
 
+#include "base/gate.h"
 #include "base/hash.h"
 #include "base/status.h"
 
@@ -17,6 +18,8 @@ void is_embedder_close(is_embedder *e);
 uint32_t is_embedder_dim(is_embedder *e);
 const uint8_t *is_embedder_fingerprint(is_embedder *e);
 is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out /* [n][dim] */);
+/* The same for work that can wait: E_BUSY, within milliseconds, when the gate is not open or a question enters it. */
+is_status is_embedder_embed_background(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate);
 
 /* v[dim] (unit length) -> q[dim] int8, scale such that v ~ q * scale. */
 void is_quantize_i8(const float *v, uint32_t dim, int8_t *q, float *scale);

@@ -10,6 +10,7 @@ struct is_engine {
     const is_engine_vtable *v;
     void *impl;
     is_engine_info info;
+    is_gate *gate, *own_gate;
 };
 
 is_status is_engine_open(const char *plugin_dir, const char *name, const is_engine_opts *opts, is_engine **out)
@@ -29,7 +30,9 @@ is_status is_engine_open(const char *plugin_dir, const char *name, const is_engi
         is_free(e);
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine's lock");
     }
-    st = e->v->open(opts, &e->impl);
+    st = opts->gate ? INFERSCALE_OK : is_gate_new(&e->own_gate);
+    e->gate = opts->gate ? opts->gate : e->own_gate;
+    if (st == INFERSCALE_OK) st = e->v->open(opts, &e->impl);
     if (st == INFERSCALE_OK) st = e->v->info(e->impl, &e->info);
     if (st != INFERSCALE_OK) {
         is_engine_close(e);
@@ -43,6 +46,7 @@ void is_engine_close(is_engine *e)
 {
     if (!e) return;
     if (e->impl) e->v->close(e->impl);
+    is_gate_free(e->own_gate);
     pthread_mutex_destroy(&e->lock);
     is_free(e);
 }
@@ -102,15 +106,45 @@ bool is_engine_is_eog(is_engine *e, int32_t token)
     LOCKED(bool, e->v->is_eog(e->impl, token));
 }
 
-is_status is_engine_capture(is_engine *e, is_capture *c)
+/* A background capture runs with the gate's flag as its cancel flag. The flag is looked at under the lock too: one that waited for
+ * the lock while a question came must not begin. */
+static is_status capture_behind_gate(is_engine *e, is_capture *c, size_t n)
 {
-    LOCKED(is_status, e->v->capture(e->impl, c, 1));
+    const volatile int *asked = c[0].cancel;
+    is_status st = INFERSCALE_E_CANCELLED;
+
+    c[0].cancel = is_gate_flag(e->gate);
+    if (is_gate_open(e->gate)) st = e->v->capture(e->impl, c, n);
+    c[0].cancel = asked;
+    if (st != INFERSCALE_E_CANCELLED) return st;
+    for (size_t i = 0; i < n; i++) c[i].n_computed = c[i].n_injected = 0;
+    return is_fail(INFERSCALE_E_BUSY, "a question came first; wait until it is answered and encode again");
 }
 
 is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n)
 {
     if (n == 0) return INFERSCALE_OK;
-    LOCKED(is_status, e->v->capture(e->impl, c, n));
+    LOCKED(is_status, c[0].background ? capture_behind_gate(e, c, n) : e->v->capture(e->impl, c, n));
+}
+
+is_status is_engine_capture(is_engine *e, is_capture *c)
+{
+    return is_engine_capture_many(e, c, 1);
+}
+
+void is_engine_question_begin(is_engine *e)
+{
+    is_gate_enter(e->gate);
+}
+
+void is_engine_question_end(is_engine *e)
+{
+    is_gate_leave(e->gate);
+}
+
+bool is_engine_question_wait(is_engine *e, int64_t timeout_ms)
+{
+    return is_gate_wait(e->gate, timeout_ms);
 }
 
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)

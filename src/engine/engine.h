@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/gate.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "kv/geometry.h"
@@ -50,6 +51,7 @@ typedef struct is_engine_opts {
     int flash_attention;     /* INFERSCALE_FA_* */
     const char *cache_dir;   /* for the measured flash-attention choice and the file fingerprint; NULL = do not keep */
     bool no_selftest;        /* tests and benchmarks that do their own */
+    is_gate *gate;           /* the host's: questions first, shared with other background work; borrowed. NULL = one of its own */
 } is_engine_opts;
 
 typedef struct is_engine_info {
@@ -87,7 +89,7 @@ typedef struct is_capture {
     uint32_t pos0;
     is_segment *const *stored; /* [n_stored] the end of the context, in order; borrowed */
     uint32_t n_stored;
-    bool background;         /* gives way to questions: E_BUSY (see is_engine_question_begin) */
+    bool background;         /* gives way to questions: E_BUSY (see is_engine_question_begin); cancel is not looked at then */
     float **rows;            /* out: rows[plane] = [n_span][n_heads][head_dim], caller-allocated for all planes of the geometry */
     uint32_t n_computed;     /* out: tokens really run for this span (kept, shared and injected ones are not) */
     uint32_t n_injected;     /* out: tokens of the stored part */
@@ -161,8 +163,9 @@ typedef struct is_embedder_vtable {
     void (*close)(void *impl);
     uint32_t (*dim)(void *impl);
     void (*fingerprint)(void *impl, uint8_t out[IS_HASH_BYTES]); /* equal fingerprints = interchangeable vectors */
-    /* n texts -> out[n][dim], L2-normalised. Texts are cut to the model's length. Blank text is E_INVALID. */
-    is_status (*embed)(void *impl, const char *const *texts, size_t n, float *out);
+    /* n texts -> out[n][dim], L2-normalised. Texts are cut to the model's length. Blank text is E_INVALID. cancel (may be NULL) is
+     * polled; non-zero = E_CANCELLED within milliseconds. */
+    is_status (*embed)(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel);
 } is_embedder_vtable;
 
 /* ---- Plug-ins ------------------------------------------------------------------------------------------------------------- */
@@ -211,6 +214,13 @@ is_status is_engine_capture(is_engine *e, is_capture *c);
  * Errors of both: E_INVALID (empty span, wrong tokens or segments), E_CONTEXT (context + span beyond n_ctx), E_CANCELLED, E_BUSY
  * (background only), E_UNSUPPORTED, E_ENGINE, E_NOMEM. */
 is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n);
+/* Questions first. Everything from a question's start to its last token stands between begin and end (several may be open). A
+ * background capture does not start meanwhile, and one that runs ends within milliseconds: E_BUSY, nothing kept; its caller waits
+ * and tries again. Captures that a person asked for are not touched. question_wait: until none is open, or timeout_ms have passed
+ * (< 0: for ever), or the gate is shut; true if none is open. */
+void is_engine_question_begin(is_engine *e);
+void is_engine_question_end(is_engine *e);
+bool is_engine_question_wait(is_engine *e, int64_t timeout_ms);
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
 is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
 is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token);

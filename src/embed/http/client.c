@@ -15,13 +15,16 @@ enum {
     MAX_RESPONSE = 64 << 20,
     TRIES = 3,
     MAX_WAIT_S = 10,             /* however long the server asks us to wait */
+    POLL_MS = 5,                 /* how often the cancel flag is looked at */
 };
 
 struct http_client {
     CURL *curl;
+    CURLM *multi;                /* the one transfer runs in it, so that waiting can be cut short */
     struct curl_slist *headers;
     char *url;                   /* as given, for messages: without user and password (refused by the caller) */
     char error[CURL_ERROR_SIZE];
+    const volatile int *cancel;  /* of the call in progress; NULL = none */
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -38,6 +41,11 @@ static size_t on_data(char *p, size_t size, size_t n, void *ctx)
     (void)size;
     is_buf_add(b, p, n);
     return is_buf_ok(b) ? n : 0; /* past the limit: stop the transfer */
+}
+
+static bool cancelled(const http_client *c)
+{
+    return c->cancel && __atomic_load_n(c->cancel, __ATOMIC_ACQUIRE);
 }
 
 static is_status add_header(http_client *c, const char *line)
@@ -74,8 +82,9 @@ is_status http_client_new(const char *url, const char *key, http_client **out)
     http_client *c = init_code == CURLE_OK ? is_calloc(1, sizeof *c) : NULL;
     if (!c) return is_fail(INFERSCALE_E_NOMEM, "libcurl cannot be started; free some memory and try again");
     c->curl = curl_easy_init();
+    c->multi = curl_multi_init();
     c->url = is_strdup(url);
-    is_status st = c->curl && c->url ? set_headers(c, key) : is_fail(INFERSCALE_E_NOMEM, "out of memory for the HTTP embedder");
+    is_status st = c->curl && c->multi && c->url ? set_headers(c, key) : is_fail(INFERSCALE_E_NOMEM, "out of memory for the HTTP embedder");
     if (st != INFERSCALE_OK) {
         http_client_free(c);
         return st;
@@ -98,6 +107,7 @@ void http_client_free(http_client *c)
 {
     if (!c) return;
     if (c->curl) curl_easy_cleanup(c->curl);
+    if (c->multi) curl_multi_cleanup(c->multi);
     curl_slist_free_all(c->headers);
     is_free(c->url);
     is_free(c);
@@ -118,6 +128,30 @@ static is_status explain(http_client *c, CURLcode rc, const is_buf *response)
     return is_fail(INFERSCALE_E_ENGINE, "cannot reach the embedder at %s (%s); start it, or check the address", c->url, why);
 }
 
+/* curl_easy_perform that looks at the cancel flag every few milliseconds: curl's own progress callback comes once a second on a
+ * connection that is silent. */
+static CURLcode perform(http_client *c)
+{
+    CURLMcode mc = curl_multi_add_handle(c->multi, c->curl);
+    CURLcode rc = CURLE_ABORTED_BY_CALLBACK;
+    int running = 1, left;
+
+    while (mc == CURLM_OK && running && !cancelled(c)) {
+        mc = curl_multi_perform(c->multi, &running);
+        if (mc == CURLM_OK && running) mc = curl_multi_poll(c->multi, NULL, 0, c->cancel ? POLL_MS : 1000, NULL);
+    }
+    for (CURLMsg *m; (m = curl_multi_info_read(c->multi, &left));)
+        if (m->msg == CURLMSG_DONE) rc = m->data.result;
+    if (mc != CURLM_OK) rc = mc == CURLM_OUT_OF_MEMORY ? CURLE_OUT_OF_MEMORY : CURLE_FAILED_INIT;
+    curl_multi_remove_handle(c->multi, c->curl);
+    return rc;
+}
+
+static is_status was_cancelled(void)
+{
+    return is_fail(INFERSCALE_E_CANCELLED, "cancelled while texts were embedded; embed them again");
+}
+
 static is_status post_once(http_client *c, const char *body, long *code, is_buf *response)
 {
     is_buf_clear(response);
@@ -126,21 +160,43 @@ static is_status post_once(http_client *c, const char *body, long *code, is_buf 
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, response);
     curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, body);
     curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
-    CURLcode rc = curl_easy_perform(c->curl);
+    CURLcode rc = perform(c);
+    if (rc != CURLE_OK && cancelled(c)) return was_cancelled();
     if (rc != CURLE_OK) return explain(c, rc, response);
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, code);
     return INFERSCALE_OK;
 }
 
-is_status http_client_post(http_client *c, const char *body, long *code, is_buf *response)
+/* False if it was cancelled meanwhile. */
+static bool pause_ms(const http_client *c, long ms)
+{
+    for (; ms > 0 && !cancelled(c); ms -= POLL_MS) {
+        struct timespec t = { 0, POLL_MS * 1000000L };
+
+        nanosleep(&t, NULL);
+    }
+    return !cancelled(c);
+}
+
+static is_status post(http_client *c, const char *body, long *code, is_buf *response)
 {
     for (int attempt = 1;; attempt++) {
         curl_off_t wait = 0;
+
         IS_TRY(post_once(c, body, code, response));
         if ((*code != 429 && *code != 503) || attempt == TRIES) return INFERSCALE_OK;
         curl_easy_getinfo(c->curl, CURLINFO_RETRY_AFTER, &wait);
-        struct timespec pause = {.tv_sec = wait > MAX_WAIT_S ? MAX_WAIT_S : (time_t)wait, .tv_nsec = wait > 0 ? 0
-                                 : 200000000L * attempt};
-        nanosleep(&pause, NULL);
+        if (wait > MAX_WAIT_S) wait = MAX_WAIT_S;
+        if (!pause_ms(c, wait > 0 ? (long)wait * 1000 : 200L * attempt)) return was_cancelled();
     }
+}
+
+is_status http_client_post(http_client *c, const char *body, long *code, is_buf *response, const volatile int *cancel)
+{
+    is_status st;
+
+    c->cancel = cancel;
+    st = post(c, body, code, response);
+    c->cancel = NULL;
+    return st;
 }

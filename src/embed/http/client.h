@@ -13,7 +13,7 @@ void http_client_free(http_client *c);   /* NULL is allowed */
 
 /* Posts body; *code = the HTTP status, *response its body (at most 64 MiB), cleared first. Waits and repeats twice when the
  * server says 429 or 503. Redirects are not followed: the key would go elsewhere. E_ENGINE names the URL, the cause and the
- * next step; the key is in no message. */
-is_status http_client_post(http_client *c, const char *body, long *code, is_buf *response);
+ * next step; the key is in no message. cancel (may be NULL) is polled, also while waiting: E_CANCELLED. */
+is_status http_client_post(http_client *c, const char *body, long *code, is_buf *response, const volatile int *cancel);
 
 #endif

@@ -178,7 +178,7 @@ static is_status read_data(const embedder *e, const json_t *data, size_t n, uint
     return INFERSCALE_OK;
 }
 
-static is_status request(embedder *e, const char *const *texts, size_t n, uint32_t *dim, float *out)
+static is_status request(embedder *e, const char *const *texts, size_t n, uint32_t *dim, float *out, const volatile int *cancel)
 {
     is_buf response = IS_BUF_INIT, body = IS_BUF_INIT;
     json_error_t error;
@@ -187,7 +187,7 @@ static is_status request(embedder *e, const char *const *texts, size_t n, uint32
     is_status st;
 
     IS_TRY_GOTO(st, end, make_body(e, texts, n, &body));
-    IS_TRY_GOTO(st, end, http_client_post(e->client, (const char *)body.data, &code, &response));
+    IS_TRY_GOTO(st, end, http_client_post(e->client, (const char *)body.data, &code, &response, cancel));
     if (code != 200) IS_TRY_GOTO(st, end, refused(e, code, &response));
     root = json_loadb(response.data ? (const char *)response.data : "", response.len, 0, &error);
     if (!root)
@@ -227,7 +227,7 @@ static is_status embedder_open(const char *spec, const char *key, uint32_t n_thr
     if (!e) return no_memory();
     IS_TRY_GOTO(st, failed, read_spec(e, spec));
     IS_TRY_GOTO(st, failed, http_client_new(e->url, key, &e->client));
-    IS_TRY_GOTO(st, failed, request(e, probe, 1, &e->dim, NULL));
+    IS_TRY_GOTO(st, failed, request(e, probe, 1, &e->dim, NULL, NULL));
     IS_TRY_GOTO(st, failed, make_fingerprint(e));
     *impl = e;
     return INFERSCALE_OK;
@@ -246,7 +246,7 @@ static void embedder_fingerprint(void *impl, uint8_t out[IS_HASH_BYTES])
     memcpy(out, ((embedder *)impl)->fingerprint, IS_HASH_BYTES);
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out)
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel)
 {
     embedder *e = impl;
 
@@ -254,7 +254,7 @@ static is_status embedder_embed(void *impl, const char *const *texts, size_t n, 
         if (is_utf8_blank(texts[i], strlen(texts[i])))
             return is_fail(INFERSCALE_E_INVALID, "text %zu is blank and has no meaning to embed; leave it out", i + 1);
     for (size_t i = 0; i < n; i += BATCH)
-        IS_TRY(request(e, texts + i, n - i < BATCH ? n - i : BATCH, &e->dim, out + i * e->dim));
+        IS_TRY(request(e, texts + i, n - i < BATCH ? n - i : BATCH, &e->dim, out + i * e->dim, cancel));
     return INFERSCALE_OK;
 }
 

@@ -7,7 +7,7 @@ bool is_llama_abort(void *engine)
 {
     is_llama *e = engine;
 
-    return e->cancel && *e->cancel;
+    return e->cancel && __atomic_load_n(e->cancel, __ATOMIC_ACQUIRE);
 }
 
 is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n)
@@ -57,6 +57,24 @@ is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const
         done += m;
     }
     return INFERSCALE_OK;
+}
+
+is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const int32_t *tokens, const int32_t *pos,
+                                llama_seq_id *seq, uint32_t n)
+{
+    struct llama_batch b = { .n_tokens = (int32_t)n, .token = (llama_token *)tokens, .pos = (llama_pos *)pos,
+                             .n_seq_id = e->b_nseq, .seq_id = e->b_seq, .logits = e->b_out };
+    int32_t rc;
+
+    if (is_llama_abort(e)) return decode_failed(2);
+    is_llama_clear_error();
+    for (uint32_t i = 0; i < n; i++) {
+        e->b_seq[i] = &seq[i];
+        e->b_out[i] = 0;
+    }
+    rc = is_shim_decode(ctx, b);
+    for (uint32_t i = 0; i < n; i++) e->b_seq[i] = &e->b_id;
+    return rc == 0 ? INFERSCALE_OK : decode_failed(rc);
 }
 
 is_status is_llama_first_token(is_llama *e, struct llama_context *ctx)

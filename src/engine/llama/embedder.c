@@ -27,6 +27,7 @@ typedef struct embedder {
     uint8_t fingerprint[IS_HASH_BYTES];
     llama_token *tokens;        /* [EMBED_BYTES + 16] scratch of the tokeniser */
     struct llama_batch batch;
+    const volatile int *cancel; /* of the call in progress; NULL = none */
 } embedder;
 
 static void embedder_close(void *impl)
@@ -77,6 +78,14 @@ static is_status load_model(embedder *e, const char *path)
     return INFERSCALE_OK;
 }
 
+/* ggml's abort callback. */
+static bool embedder_abort(void *impl)
+{
+    const embedder *e = impl;
+
+    return e->cancel && __atomic_load_n(e->cancel, __ATOMIC_ACQUIRE);
+}
+
 static is_status make_context(embedder *e, const char *path, uint32_t n_threads)
 {
     struct llama_context_params params = llama_context_default_params();
@@ -89,6 +98,8 @@ static is_status make_context(embedder *e, const char *path, uint32_t n_threads)
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.n_threads = params.n_threads_batch = (int32_t)(n_threads ? n_threads : is_cpu_physical_cores());
     params.no_perf = true;
+    params.abort_callback = embedder_abort;
+    params.abort_callback_data = e;
     e->ctx = is_shim_context_new(e->model, params);
     if (!e->ctx) return load_failed(path);
     if (llama_pooling_type(e->ctx) != LLAMA_POOLING_TYPE_MEAN || llama_n_ubatch(e->ctx) < EMBED_BATCH)
@@ -213,6 +224,7 @@ static is_status run_batch(embedder *e, uint32_t n_seqs, float *out)
     is_shim_clear();
     int32_t rc = is_shim_encode(e->ctx, e->batch);
     e->batch.n_tokens = 0;
+    if (rc != 0 && embedder_abort(e)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled while texts were embedded; embed them again");
     if (rc != 0)
         return is_fail(INFERSCALE_E_ENGINE,
                        "embedding failed (libllama %d %s); try again, and check memory if it fails again", rc, is_shim_error());
@@ -229,9 +241,8 @@ static is_status run_batch(embedder *e, uint32_t n_seqs, float *out)
     return INFERSCALE_OK;
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out)
+static is_status embed_texts(embedder *e, const char *const *texts, size_t n, float *out)
 {
-    embedder *e = impl;
     uint32_t waiting = 0;
 
     e->batch.n_tokens = 0;
@@ -245,6 +256,17 @@ static is_status embedder_embed(void *impl, const char *const *texts, size_t n, 
         add_sequence(e, n_tokens, waiting++);
     }
     return waiting ? run_batch(e, waiting, out + (n - waiting) * e->dim) : INFERSCALE_OK;
+}
+
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel)
+{
+    embedder *e = impl;
+    is_status st;
+
+    e->cancel = cancel;
+    st = embed_texts(e, texts, n, out);
+    e->cancel = NULL;
+    return st;
 }
 
 extern const is_embedder_vtable is_llama_embedder;

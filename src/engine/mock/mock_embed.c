@@ -77,7 +77,7 @@ static void embed_one(const embedder *e, const char *text, float *out)
     for (uint32_t i = 0; i < e->opt.dim; i++) out[i] = (float)(out[i] / sqrt(norm));
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out)
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel)
 {
     embedder *e = impl;
 
@@ -85,7 +85,7 @@ static is_status embedder_embed(void *impl, const char *const *texts, size_t n, 
     for (size_t i = 0; i < n; i++)
         if (!texts[i] || is_utf8_blank(texts[i], strlen(texts[i])))
             return is_fail(INFERSCALE_E_INVALID, "text %zu of %zu is blank; only texts with words can be embedded", i + 1, n);
-    IS_TRY(mock_decode_time(&e->opt, 1, 1, NULL));
+    IS_TRY(mock_decode_time(&e->opt, 1, 1, cancel));
     for (size_t i = 0; i < n; i++) embed_one(e, texts[i], out + i * e->opt.dim);
     return INFERSCALE_OK;
 }

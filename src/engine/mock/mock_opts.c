@@ -75,7 +75,7 @@ is_status mock_call(mock_opts *o, int call)
 
 static bool cancelled(const volatile int *cancel)
 {
-    return cancel && *cancel;
+    return cancel && __atomic_load_n(cancel, __ATOMIC_ACQUIRE);
 }
 
 static is_status wait_ms(double ms_to_wait, const volatile int *cancel)
