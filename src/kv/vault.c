@@ -76,7 +76,7 @@ static bool ends_with(const char *s, const char *end)
 /* ---- Open and close -------------------------------------------------------------------------------------------------- */
 
 /* Is a file in DIR/tmp left over? Keys and values can be turned back into text: what no name leads to must not stay on disk. */
-static bool is_orphan(const char *name)
+bool is_vault_left_over(const char *name)
 {
     char *end;
     long pid;
@@ -96,7 +96,7 @@ static is_status clean_one(void *ctx, const char *name, bool is_dir)
     const is_vault *v = ctx;
     char path[PATH_BYTES];
 
-    if (is_dir || !is_orphan(name)) return INFERSCALE_OK;
+    if (is_dir || !is_vault_left_over(name)) return INFERSCALE_OK;
     snprintf(path, sizeof path, "%s/%.250s", v->tmp, name);
     if (is_file_shred(v->fs, path) != INFERSCALE_OK) is_log(IS_LOG_WARN, "vault: a left-over file stays: %s", is_error());
     return INFERSCALE_OK;
@@ -146,6 +146,16 @@ void is_vault_close(is_vault *v)
     is_free(v->dir);
     is_free(v->tmp);
     is_free(v);
+}
+
+const is_fs *is_vault_fs(const is_vault *v)
+{
+    return v->fs;
+}
+
+const char *is_vault_dir(const is_vault *v)
+{
+    return v->dir;
 }
 
 /* ---- The RAM tier under the lock ------------------------------------------------------------------------------------- */
@@ -220,6 +230,36 @@ is_status is_vault_put(is_vault *v, is_segment *s)
     }
     keep_in_ram(v, s, since);
     return INFERSCALE_OK;
+}
+
+/* A second name keeps hold of the old file, so that its bytes can be overwritten after the new one has taken its place: readers find
+ * the one or the other. Where there are no second names, readers find none for a moment. */
+is_status is_vault_replace(is_vault *v, is_segment *s)
+{
+    const uint8_t *name = is_segment_info(s)->name;
+    char path[PATH_BYTES], gone[PATH_BYTES];
+    is_status st, shred;
+
+    if (v->read_only) return is_vault_put(v, s); /* says why not */
+    name_path(v, name, ".seg", path);
+    if (!v->fs->exists(v->fs, path)) return is_vault_put(v, s);
+    temporary_path(v, name, ".gone", gone);
+    st = v->fs->link ? v->fs->link(v->fs, path, gone) : INFERSCALE_E_UNSUPPORTED;
+    if (st != INFERSCALE_OK) st = v->fs->rename(v->fs, path, gone);
+    if (st == INFERSCALE_E_NOTFOUND) return is_vault_put(v, s); /* removed meanwhile */
+    if (st != INFERSCALE_OK) return st;
+    pthread_mutex_lock(&v->lock);
+    v->removals++;
+    ram_drop(&v->ram, name);
+    pthread_mutex_unlock(&v->lock);
+    st = write_file(v, s, path);
+    if (st == INFERSCALE_OK) {
+        keep_in_ram(v, s, removals_now(v));
+        return is_file_shred(v->fs, gone);
+    }
+    /* Not written: the old one may still be there under its name, and must not be overwritten then. */
+    shred = v->fs->exists(v->fs, path) ? v->fs->unlink(v->fs, gone) : v->fs->rename(v->fs, gone, path);
+    return shred == INFERSCALE_OK ? st : shred;
 }
 
 /* ---- Get ------------------------------------------------------------------------------------------------------------- */

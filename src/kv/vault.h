@@ -20,6 +20,8 @@ void is_vault_close(is_vault *v);
 
 /* Stores a segment durably under its name (existing: kept, OK) and in the RAM tier. */
 is_status is_vault_put(is_vault *v, is_segment *s);
+/* As put, but a file that is there is replaced, and the old one's bytes overwritten. */
+is_status is_vault_replace(is_vault *v, is_segment *s);
 /* A new reference to the segment, from RAM or file. E_NOTFOUND if absent or unusable (then the bad file is set aside as
  * NAME.bad). want_fingerprint (may be NULL) and the name inside the file must match. */
 is_status is_vault_get(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uint8_t *want_fingerprint, is_segment **out);
@@ -30,5 +32,11 @@ void is_vault_drop_ram(is_vault *v);                   /* benchmarks: empty the 
 is_status is_vault_drop_cache(is_vault *v, const uint8_t name[IS_HASH_BYTES]); /* benchmarks: OS pages too */
 void is_vault_get_stats(is_vault *v, is_vault_stats *out);
 is_status is_vault_scan(is_vault *v, is_vault_stats *out); /* counts files and bytes */
+
+/* For those who look after the files (kv/vault_files.h). */
+const is_fs *is_vault_fs(const is_vault *v);
+const char *is_vault_dir(const is_vault *v);
+/* Is this entry of DIR/tmp left over by a process that is gone (or did nothing for an hour)? */
+bool is_vault_left_over(const char *name);
 
 #endif
