@@ -34,9 +34,12 @@ ALL_CXXFLAGS := -std=c++17 -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidd
 override CPPFLAGS += -Iinclude -Isrc -MMD -MP
 
 -include build/deps.mk
-LLAMA_CPPFLAGS := -isystem $(LLAMA_DIR)/include -ffile-prefix-map=$(LLAMA_DIR)=libllama
-LLAMA_LINK     := -L$(LLAMA_DIR)/lib -lllama -lggml -lggml-base -lggml-cpu
-LLAMA_LIBS     := $(LLAMA_LINK) -Wl,-rpath,$(LLAMA_DIR)/lib
+ifeq ($(origin LLAMA_DIR),undefined)
+LLAMA_DIR = $(error libllama is not set up here; run `make setup` first)
+endif
+LLAMA_CPPFLAGS = -isystem $(LLAMA_DIR)/include -ffile-prefix-map=$(LLAMA_DIR)=libllama
+LLAMA_LINK     = -L$(LLAMA_DIR)/lib -lllama -lggml -lggml-base -lggml-cpu
+LLAMA_LIBS     = $(LLAMA_LINK) -Wl,-rpath,$(LLAMA_DIR)/lib
 CORE_LIBS      := -lsqlite3 -lsodium -lxxhash -lstemmer -lpthread -lm -ldl
 
 objs = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
