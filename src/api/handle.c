@@ -168,19 +168,6 @@ void inferscale_close(inferscale *is)
 
 /* ---- Loading ------------------------------------------------------------------------------------------------------------- */
 
-/* Measurements and file fingerprints are kept beside the models' cache, not in the store: they are the machine's. */
-static char *tuning_dir(void)
-{
-    const char *cache = getenv("INFERSCALE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    is_buf b = IS_BUF_INIT;
-
-    if (cache && cache[0]) is_buf_fmt(&b, "%s/tuning", cache);
-    else if (xdg && xdg[0]) is_buf_fmt(&b, "%s/inferscale/tuning", xdg);
-    else if (home && home[0]) is_buf_fmt(&b, "%s/.cache/inferscale/tuning", home);
-    else return NULL;
-    return is_buf_take(&b);
-}
-
 /* The mock engine has no files; every other engine's model is looked up. */
 static is_status model_path(const inferscale *is, const char *name, const char *fallback, char **path)
 {
@@ -189,11 +176,12 @@ static is_status model_path(const inferscale *is, const char *name, const char *
     return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
 }
 
+/* Measurements and file fingerprints are kept beside the models, not in the store: they are the machine's. */
 static is_status load_engine(inferscale *is)
 {
     is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention };
     const is_fs *fs = is_fs_posix();
-    char *path = NULL, *cache = tuning_dir();
+    char *path = NULL, *cache = is_cache_folder("tuning");
     is_status st = model_path(is, is->model, IS_DEFAULT_MODEL, &path);
 
     if (cache && fs->mkdirs(fs, cache) == INFERSCALE_OK) opts.cache_dir = cache;

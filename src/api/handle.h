@@ -52,6 +52,10 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
  * fallback. is_free'd. E_NOTFOUND says where it looked and the next step. */
 is_status is_model_find(const char *name, const char *fallback, char **path);
 
+/* $INFERSCALE_CACHE/WHAT, else $XDG_CACHE_HOME/inferscale/WHAT, else ~/.cache/inferscale/WHAT: what can be made again and is no
+ * one store's. is_free'd; not created. NULL = none of them is set, or out of memory. */
+char *is_cache_folder(const char *what);
+
 #define IS_DEFAULT_MODEL "smollm2-135m-instruct-q4_0"
 #define IS_DEFAULT_EMBEDDER "all-minilm-l6-v2-f16"
 #define IS_DEFAULT_POLICY "facts:5"

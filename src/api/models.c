@@ -7,18 +7,25 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+char *is_cache_folder(const char *what)
+{
+    const char *cache = getenv("INFERSCALE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    is_buf b = IS_BUF_INIT;
+
+    if (cache && cache[0]) is_buf_fmt(&b, "%s/%s", cache, what);
+    else if (xdg && xdg[0]) is_buf_fmt(&b, "%s/inferscale/%s", xdg, what);
+    else if (home && home[0]) is_buf_fmt(&b, "%s/.cache/inferscale/%s", home, what);
+    else return NULL;
+    return is_buf_take(&b);
+}
+
 /* The folder of installed models, as scripts/setup.sh fills it. */
 static char *models_dir(void)
 {
-    const char *models = getenv("INFERSCALE_MODELS"), *cache = getenv("INFERSCALE_CACHE");
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    is_buf b = IS_BUF_INIT;
+    const char *models = getenv("INFERSCALE_MODELS");
+    char *dir = models && models[0] ? is_strdup(models) : is_cache_folder("models");
 
-    if (models && models[0]) is_buf_str(&b, models);
-    else if (cache && cache[0]) is_buf_fmt(&b, "%s/models", cache);
-    else if (xdg && xdg[0]) is_buf_fmt(&b, "%s/inferscale/models", xdg);
-    else is_buf_fmt(&b, "%s/.cache/inferscale/models", home && home[0] ? home : ".");
-    return is_buf_take(&b);
+    return dir ? dir : is_strdup("models"); /* nobody's home: here */
 }
 
 static char *candidate(const char *dir, const char *name, const char *suffix)
