@@ -97,6 +97,9 @@ is_status is_bank_match_metadata(is_bank *b, const is_partition *p, const char *
 /* Embeddings: int8 vectors of an item's current version under an embedder fingerprint. */
 is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int version,
                                 const int8_t *q, uint32_t dim, float scale);
+/* One item's vector, of its current version; *q is is_free'd. E_NOTFOUND if it has none. */
+is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int8_t **q,
+                                uint32_t *dim, float *scale);
 typedef is_status (*is_bank_embedding_fn)(void *ctx, int64_t id, const int8_t *q, uint32_t dim, float scale);
 is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], is_bank_embedding_fn each, void *ctx);
 /* Ids (current versions) without an embedding under the fingerprint, in id order, at most limit; *ids is is_free'd. */
@@ -110,6 +113,8 @@ typedef struct is_segment_row {
     char policy[32];
     uint32_t n_tokens, n_context, n_computed;
     uint64_t bytes;
+    uint32_t n_passes;       /* contexts that the rows are the mean of; 0 counts as 1 */
+    bool lead;               /* rows of a fact at the head of another page: context for that page, never served */
 } is_segment_row;
 typedef struct is_dep { int64_t item_id; int version; } is_dep;
 
@@ -117,13 +122,48 @@ typedef struct is_dep { int64_t item_id; int version; } is_dep;
  * versions (else E_STALE: the caller removes the file). fingerprint: of the model and profile. */
 is_status is_bank_put_segment(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
                               const is_segment_row *row, const is_dep *deps, size_t n_deps);
-/* The segments of a fact's current version under a fingerprint and policy (NULL = any), newest first; *rows is is_free'd. */
+/* The same for several, in one transaction: all or none. */
+typedef struct is_segment_entry { is_segment_row row; const is_dep *deps; size_t n_deps; } is_segment_entry;
+is_status is_bank_put_segments(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
+                               const is_segment_entry *entries, size_t n);
+/* The segments of a fact's current version under a fingerprint and policy (NULL = any that may be served, so no leads), newest
+ * first; *rows is is_free'd. */
 is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, int64_t fact_id,
                            is_segment_row **rows, size_t *n);
 /* Facts (current versions) without a segment under fingerprint and policy, in id order. *ids is is_free'd. */
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
                             int64_t **ids, size_t *n);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
+/* Takes a fact's segments under a policy out of the books: they are no longer wanted. *stale = the names that nothing uses any
+ * more; they are doomed, as after forgetting. */
+is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                         int64_t fact_id, is_names *stale);
+
+/* Pages (pages.c): what a page policy encodes together. Pages of a view (fingerprint, policy) are numbered along lanes; the
+ * newest page of a lane may be open. The first places of a page may be leads: facts of the lane's page before it, context only.
+ * Only places of current versions are given back: a fact that was changed or forgotten has left its page. */
+typedef struct is_page_fact { is_dep dep; bool lead; } is_page_fact;
+typedef struct is_page {
+    int64_t id;
+    uint32_t lane;
+    bool open;
+    size_t n, n_lead;        /* places, the leads among them */
+    is_page_fact *facts;     /* [n] in order */
+} is_page;
+void is_page_free(is_page *page);
+/* The newest page of a lane. E_NOTFOUND if the lane is empty. */
+is_status is_bank_lane(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                       uint32_t lane, is_page *out);
+/* The page where this version of a fact has its place (not as a lead). E_NOTFOUND if it has none yet. */
+is_status is_bank_page_of(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                          int64_t fact_id, int version, is_page *out);
+/* How many places the view's pages have, leads apart. */
+is_status is_bank_paged(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                        size_t *n_facts);
+/* Appends page->facts to page->id, or, if that is 0, to a new page of page->lane (the lane's older ones are closed) whose id is
+ * filled in; closes it unless page->open. E_STALE if the epoch moved on, a fact is not current, or has a place already. */
+is_status is_bank_lay_page(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
+                           const char *policy, is_page *page);
 
 /* Placements (design.md 1): the ordered fact versions that stood before a turn, keyed by the hash of the messages before it. A
  * change or forgetting of one of its facts removes it. put replaces; E_STALE if a fact is not current. get: E_NOTFOUND if there
@@ -132,6 +172,37 @@ is_status is_bank_put_placement(is_bank *b, const is_partition *p, const uint8_t
                                 const uint8_t prefix[IS_HASH_BYTES], const is_dep *facts, size_t n);
 is_status is_bank_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES], const uint8_t prefix[IS_HASH_BYTES],
                             is_dep **facts, size_t *n);
+
+/* ---- What waits (backlog.c) ------------------------------------------------------------------------------------------------ */
+
+/* Changes whenever another connection, of this process or another, has written; the connection's own writes do not count. */
+is_status is_bank_data_version(is_bank *b, int64_t *out);
+/* All partitions in id order; *out is is_free'd. */
+typedef struct is_partition_mark { int64_t id, epoch, revision; } is_partition_mark;
+is_status is_bank_partition_marks(is_bank *b, is_partition_mark **out, size_t *n);
+is_status is_bank_partition_by_id(is_bank *b, int64_t id, is_partition *out); /* E_NOTFOUND */
+
+/* As is_bank_unembedded and is_bank_unencoded, of ids greater than after_id only: ids grow, so work that is done need not be looked
+ * at again. At most limit; *ids is is_free'd. */
+is_status is_bank_unembedded_after(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id,
+                                   size_t limit, int64_t **ids, size_t *n);
+is_status is_bank_unencoded_after(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                                  int64_t after_id, size_t limit, int64_t **ids, size_t *n);
+/* How many items (unencoded: facts) of a partition (NULL: of all) wait, and when the oldest of them was written (0 = none waits).
+ * fingerprint NULL: those without any embedding, without KV of any model; policy NULL: of any policy. Costs a look at every item
+ * after after_id. */
+typedef struct is_waiting { uint64_t n; int64_t oldest; } is_waiting;
+is_status is_bank_count_unembedded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, int64_t after_id, is_waiting *out);
+is_status is_bank_count_unencoded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy, int64_t after_id,
+                                  is_waiting *out);
+
+/* For a store with work in the background: locks of other connections are waited for in steps of 0.2 ms, and no longer when *stop
+ * (may be NULL; must outlive the bank) is set: E_BUSY. */
+void is_bank_wait_finely(is_bank *b, const volatile int *stop);
+/* leave: this connection's commits leave the copying of the log into the file to another one that calls is_bank_checkpoint often,
+ * unless the log has grown very long. is_bank_checkpoint copies what it can without holding anybody up. */
+void is_bank_leave_checkpoints(is_bank *b, bool leave);
+is_status is_bank_checkpoint(is_bank *b);
 
 typedef struct is_bank_counts { uint64_t partitions, facts, turns, embeddings, segments, bytes; } is_bank_counts;
 is_status is_bank_count(is_bank *b, is_bank_counts *out);
