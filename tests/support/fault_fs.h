@@ -15,8 +15,8 @@
 #include <stdbool.h>
 
 #include "base/file.h"
-
-enum fault_op { FAULT_WRITE, FAULT_SYNC /* files and folders */, FAULT_RENAME, FAULT_READ, FAULT_OPEN, FAULT_UNLINK, FAULT_OPS };
+#include "support/fault_clock.h"
+#include "support/fault_disk.h"
 
 enum fault_kind {
     FAULT_ENOSPC,       /* refused with E_FULL, nothing is done */
@@ -30,6 +30,8 @@ typedef struct fault_fs fault_fs;
 
 /* Fails the nth operation of that sort (1 = the first; 0 = none, only counts). Aborts the test when memory is out. */
 fault_fs *fault_fs_new(enum fault_op op, enum fault_kind kind, unsigned nth);
+/* On a clock and a disk (may be NULL) that it shares with SQLite: fault_vfs.h. With a disk, other paths pass through. */
+fault_fs *fault_fs_on(fault_clock *clock, fault_disk *disk);
 void fault_fs_free(fault_fs *f);           /* all its files must be closed */
 void fault_fs_sticky(fault_fs *f);         /* every operation of that sort from the nth on fails, as on a full disk */
 const is_fs *fault_fs_fs(fault_fs *f);     /* valid until fault_fs_free */
