@@ -167,6 +167,14 @@ is_status bank_read_end(is_bank *b, is_status st)
 
 /* ---- Statements ---------------------------------------------------------------------------------------------------------- */
 
+sql sql_once(is_bank *b, const char *text)
+{
+    sql q = { .bank = b };
+
+    q.rc = sqlite3_prepare_v2(b->db, text, -1, &q.stmt, NULL);
+    return q;
+}
+
 sql sql_open(is_bank *b, const char *literal)
 {
     sql q = { .bank = b };

@@ -80,6 +80,11 @@ is_status bank_touch(is_bank *b, const is_partition *p, bool epoch);
 /* Drops every segment that depends on a version of the item, and the placements that hold it. Names that no segment uses any
  * more are added to stale (may be NULL) and to the doomed table. In a transaction. */
 is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale);
+/* The same for what was computed with the item in sight; its own segments stay. */
+is_status bank_drop_onlookers(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale);
+/* Tombstones (tombstones.c). lift: the text is remembered again; *lifted = it was forgotten once. In a transaction. */
+is_status bank_set_tombstone(is_bank *b, const is_partition *p, const char *text);
+is_status bank_lift_tombstone(is_bank *b, const is_partition *p, const char *text, bool *lifted);
 is_status bank_names_add(is_names *names, const void *name);
 
 /* The first column of all rows; ends the statement. *ids is is_free'd; NULL and 0 on failure. */

@@ -52,6 +52,11 @@ void is_hash_field(is_hash *h, const void *p, size_t n)
     if (n) update(h, p, n);
 }
 
+void is_hash_bytes(is_hash *h, const void *p, size_t n)
+{
+    if (h && n) update(h, p, n);
+}
+
 void is_hash_u64(is_hash *h, uint64_t v)
 {
     uint8_t bytes[8];

@@ -16,6 +16,7 @@ is_status is_hash_new(const uint8_t key[IS_KEY_BYTES] /* NULL = unkeyed */, is_h
 /* Fields are length-prefixed, so that ("ab","c") and ("a","bc") differ. */
 void is_hash_field(is_hash *h, const void *p, size_t n);
 void is_hash_u64(is_hash *h, uint64_t v);
+void is_hash_bytes(is_hash *h, const void *p, size_t n); /* no prefix: of a whole file that comes in pieces (b2sum -l 256) */
 void is_hash_end(is_hash *h, uint8_t out[IS_HASH_BYTES]); /* frees h; NULL is allowed (zeroes out) */
 
 void is_hash_once(const uint8_t key[IS_KEY_BYTES], const void *p, size_t n, uint8_t out[IS_HASH_BYTES]);
