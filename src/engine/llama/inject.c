@@ -115,15 +115,16 @@ static is_status compose(is_llama *e, is_stretch *s, size_t *len)
     return INFERSCALE_OK;
 }
 
-/* Loads the blob into the scratch sequence; frees kept prefixes while there are not enough cells. */
-static is_status load(is_llama *e, size_t len, uint32_t tokens)
+/* Loads the blob into the scratch sequence; frees kept prefixes while there are not enough cells (they are of the serving
+ * context). */
+static is_status load(is_llama *e, struct llama_context *ctx, size_t len, uint32_t tokens)
 {
     is_shim_clear();
     is_llama_clear_error();
     for (;;) {
-        if (is_shim_state_set(e->serve, e->blob, len, SEQ_SCRATCH) == len) return INFERSCALE_OK;
-        llama_memory_seq_rm(llama_get_memory(e->serve), SEQ_SCRATCH, -1, -1);
-        if (!is_prefix_evict(e, -1)) break;
+        if (is_shim_state_set(ctx, e->blob, len, SEQ_SCRATCH) == len) return INFERSCALE_OK;
+        llama_memory_seq_rm(llama_get_memory(ctx), SEQ_SCRATCH, -1, -1);
+        if (ctx != e->serve || !is_prefix_evict(e, -1)) break;
     }
     return is_fail(INFERSCALE_E_CONTEXT, "no room for %u injected tokens in the engine's context of %u; end other "
                    "conversations, use fewer facts or raise n_ctx", tokens, e->n_ctx);
@@ -138,15 +139,15 @@ static uint32_t piece_tokens(const is_llama *e)
 }
 
 /* The piece [s->from, s->to) into the sequence. */
-static is_status inject_piece(is_llama *e, int seq, is_stretch *s, is_run_stats *stats)
+static is_status inject_piece(is_llama *e, struct llama_context *ctx, int seq, is_stretch *s, is_run_stats *stats)
 {
-    llama_memory_t mem = llama_get_memory(e->serve);
+    llama_memory_t mem = llama_get_memory(ctx);
     double t0 = is_now_ms(), t1;
     size_t len = 0;
 
     IS_TRY(compose(e, s, &len));
     t1 = is_now_ms();
-    IS_TRY(load(e, len, s->end - s->pos));
+    IS_TRY(load(e, ctx, len, s->end - s->pos));
     llama_memory_seq_cp(mem, SEQ_SCRATCH, seq, -1, -1);
     llama_memory_seq_rm(mem, SEQ_SCRATCH, -1, -1);
     stats->compose_ms += t1 - t0;
@@ -155,7 +156,8 @@ static is_status inject_piece(is_llama *e, int seq, is_stretch *s, is_run_stats 
     return INFERSCALE_OK;
 }
 
-is_status is_inject(is_llama *e, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_run_stats *stats)
+is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_part *parts, uint32_t n, uint32_t pos,
+                    is_run_stats *stats)
 {
     is_stretch s = { .parts = parts, .n_parts = n, .pos = pos, .end = pos };
     uint32_t step = piece_tokens(e);
@@ -168,7 +170,7 @@ is_status is_inject(is_llama *e, int seq, const is_part *parts, uint32_t n, uint
     for (s.from = pos; s.from < s.end && st == INFERSCALE_OK; s.from = s.to) {
         s.to = s.end - s.from > step + step / 2 ? s.from + step : s.end; /* no small rest */
         st = is_llama_abort(e) ? is_fail(INFERSCALE_E_CANCELLED, "cancelled while stored facts were injected")
-                               : inject_piece(e, seq, &s, stats);
+                               : inject_piece(e, ctx, seq, &s, stats);
     }
     is_free(s.spans);
     return st;

@@ -28,6 +28,7 @@ enum {
     SEQ_SCRATCH = SEQ_MAX - 1,
     PREFIX_MAX = 8,          /* exact prefixes kept */
     UBATCH = 512,
+    SPANS_MAX = SEQ_MAX - 2, /* spans captured in one decode: sequence 0 is held, the last is scratch */
 };
 
 /* One block of the state blob: the planes of one KV cache, in the blob's order (all K, then all V). Sliding-window models have
@@ -70,7 +71,7 @@ typedef struct is_llama {
     char *path, *cache_dir;
     struct llama_model *model;
     const struct llama_vocab *vocab;
-    struct llama_context *serve, *capture; /* capture holds one sequence, 0 */
+    struct llama_context *serve, *capture;
     struct ggml_threadpool *pool;          /* NULL with one thread */
     is_engine_info info;
     uint8_t file_hash[IS_HASH_BYTES];
@@ -99,7 +100,7 @@ typedef struct is_llama {
     llama_seq_id b_id;
     int8_t *b_out;
 
-    /* capture: what sequence 0 of the capture context holds, and where rows go */
+    /* capture: the tokens that sequence 0 of the capture context holds, all computed, and where rows go */
     int32_t *held;                         /* [n_ctx] tokens */
     uint32_t n_held, held_pos0;
     struct is_tap *tap;                    /* the eval callback's state */
@@ -133,9 +134,10 @@ void is_llama_close(void *impl);
 is_status is_llama_info(void *impl, is_engine_info *out);
 const is_geometry *is_llama_geometry(void *impl);
 const is_chat_format *is_llama_chat(void *impl);
-/* A context of this engine's model. NULL on failure (no sentence). tap: the eval callback's state or NULL. */
+/* A context of this engine's model. NULL on failure (no sentence). tap: the eval callback's state or NULL. whole: window layers
+ * keep every row, not only the window's. */
 struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, bool flash_attention,
-                                       struct is_tap *tap);
+                                       bool whole, struct is_tap *tap);
 /* Marks the model as one that cannot be injected, for this reason. */
 void is_llama_refuse(is_llama *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -157,6 +159,9 @@ bool is_llama_abort(void *engine);       /* ggml's abort callback: polls engine-
  * stays in the sequence: the caller undoes it. */
 is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const int32_t *tokens, uint32_t n, uint32_t pos,
                           uint32_t batch, bool want_last);
+/* Runs n tokens, each of its own sequence at its own position, in one decode: n <= n_batch of ctx and engine, no logits. */
+is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const int32_t *tokens, const int32_t *pos,
+                                llama_seq_id *seq, uint32_t n);
 /* Computes one token with one thread and forgets it: what ggml finds impossible in this model is an error then (shim.cpp), and
  * not the end of the process. Leaves the context's memory empty. E_MODEL. */
 is_status is_llama_first_token(is_llama *e, struct llama_context *ctx);
@@ -169,12 +174,15 @@ void is_seq_drop(is_llama *e, int seq);  /* its cells are freed too; -1 is allow
 is_status is_probe(is_llama *e, is_geometry **out);
 
 /* ---- capture.c ---- */
+typedef struct is_slot { is_capture *c; uint32_t row; } is_slot; /* where a token's rows go; c NULL = nowhere */
+
 typedef struct is_tap {
     int mode;                /* 0 off, 1 probe, 2 capture */
     struct is_probe *probe;
     is_llama *engine;
-    is_capture *capture;
-    uint32_t at, n;          /* the decode in progress: index of its first token in context + span; its tokens */
+    uint32_t n;              /* tokens of the decode in progress, and where the rows of each go */
+    is_slot slot[UBATCH];
+    bool wanted;             /* any of them goes somewhere */
     uint32_t n_planes_seen;
     int *plane_of;           /* [layers * 2] plane index or -1 */
     uint32_t n_layers;
@@ -199,9 +207,9 @@ size_t is_block_frame(const is_geometry *g, const is_layout *l, const is_block *
                       uint8_t **rows_k, uint8_t **rows_v);
 
 /* ---- inject.c ---- */
-/* Composes parts[0 .. n) (all STORED, contiguous, the first at position pos) and puts them into sequence seq of the serving
- * context. Adds to stats. E_CONTEXT if there are no cells. */
-is_status is_inject(is_llama *e, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_run_stats *stats);
+/* Composes parts[0 .. n) (all STORED, contiguous, the first at position pos) and puts them into sequence seq of ctx, the serving or
+ * the capture context (its scratch sequence is used). Adds to stats. E_CONTEXT if there are no cells. */
+is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_run_stats *stats);
 is_status is_part_check(is_llama *e, const is_part *p);   /* segment fits part and model */
 /* A blob of n cells at positions 0 ... with zero rows, for measuring. *out: is_free. */
 is_status is_blob_zero(is_llama *e, const is_layout *l, uint32_t n, uint8_t **out, size_t *len);

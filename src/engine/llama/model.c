@@ -15,6 +15,7 @@ void is_llama_refuse(is_llama *e, const char *fmt, ...)
     vsnprintf(e->info.why_not, sizeof e->info.why_not, fmt, ap);
     va_end(ap);
     e->info.can_inject = false;
+    e->info.n_capture_spans = 0;
     is_geometry_free(e->geometry);
     e->geometry = NULL;
     is_rope_free(e->rope);
@@ -24,7 +25,7 @@ void is_llama_refuse(is_llama *e, const char *fmt, ...)
 }
 
 struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, bool flash_attention,
-                                       is_tap *tap)
+                                       bool whole, is_tap *tap)
 {
     struct llama_context_params p = llama_context_default_params();
     struct llama_context *ctx;
@@ -38,7 +39,7 @@ struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_s
     p.flash_attn_type = flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.type_k = p.type_v = GGML_TYPE_F16; /* a quantised K cache is rotated by a Hadamard matrix as well */
     p.kv_unified = true;
-    p.swa_full = false;
+    p.swa_full = whole;
     p.offload_kqv = false;
     p.abort_callback = is_llama_abort;
     p.abort_callback_data = e;
@@ -199,16 +200,17 @@ static is_status learn(is_llama *e)
  * kept measurement the model is probed with it on first, and the contexts are made again if off is faster. */
 static is_status make_contexts(is_llama *e, bool fa)
 {
-    e->serve = is_llama_context(e, e->n_ctx, SEQ_MAX, e->n_batch, fa, NULL);
+    e->serve = is_llama_context(e, e->n_ctx, SEQ_MAX, e->n_batch, fa, false, NULL);
     if (!e->serve && fa) { /* some architectures have no flash attention */
         fa = false;
-        e->serve = is_llama_context(e, e->n_ctx, SEQ_MAX, e->n_batch, fa, NULL);
+        e->serve = is_llama_context(e, e->n_ctx, SEQ_MAX, e->n_batch, fa, false, NULL);
     }
     if (!e->serve) return no_context(e);
     e->info.flash_attention = fa;
     IS_TRY(is_llama_first_token(e, e->serve));
     if (kind_refused(e)) return INFERSCALE_OK;
-    e->capture = is_llama_context(e, e->n_ctx, 1, UBATCH, fa, e->tap);
+    /* Whole: a prefix that spans go on from, one after the other, must not lose the rows that the next one sees. */
+    e->capture = is_llama_context(e, e->n_ctx, SEQ_MAX, UBATCH, fa, true, e->tap);
     return e->capture ? INFERSCALE_OK : no_context(e);
 }
 
@@ -230,6 +232,7 @@ static is_status bring_up(is_llama *e, const is_engine_opts *o)
     make_pool(e);
     IS_TRY(make_contexts(e, fa));
     e->info.can_inject = true;
+    e->info.n_capture_spans = SPANS_MAX;
     IS_TRY(learn(e));
     if (o->flash_attention == INFERSCALE_FA_AUTO && e->info.can_inject && e->info.flash_attention &&
         !is_tune_flash_attention(e)) {

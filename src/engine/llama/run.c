@@ -151,7 +151,7 @@ static is_status provide(is_llama *e, is_run *run, const is_plan *plan, const is
         while (j < plan->n_parts && plan->parts[j].source == source) n += plan->parts[j++].n_tokens;
         if (is_llama_abort(e)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled before the engine had all of the prompt");
         if (source == IS_SRC_STORED) {
-            IS_TRY(is_inject(e, run->seq, plan->parts + i, j - i, run->pos, stats));
+            IS_TRY(is_inject(e, e->serve, run->seq, plan->parts + i, j - i, run->pos, stats));
             run->pos += n;
         } else if (source == IS_SRC_COMPUTED) {
             int32_t *tokens = join(plan->parts, i, j, &n);

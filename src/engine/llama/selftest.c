@@ -156,7 +156,7 @@ static is_status test_layout(is_trial *t)
                  .segment = t->segment };
     is_run_stats s = { 0 };
     int seq = is_seq_take(e);
-    is_status st = seq < 0 ? is_fail(INFERSCALE_E_BUSY, "no free sequence for the self-test") : is_inject(e, seq, &p, 1, 3, &s);
+    is_status st = seq < 0 ? is_fail(INFERSCALE_E_BUSY, "no free sequence for the self-test") : is_inject(e, e->serve, seq, &p, 1, 3, &s);
     size_t len = st == INFERSCALE_OK ? is_shim_state_size(e->serve, seq) : 0;
     uint8_t *back = len ? is_malloc(len) : NULL;
 
