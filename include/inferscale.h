@@ -138,7 +138,7 @@ typedef struct inferscale_options {
     const char *engine;       /* engine plug-in: "llama" (NULL) or "mock" */
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
     const char *system;       /* system text of the encoding header; NULL = the default */
-    const char *policy;       /* encoding policy: "alone", "header", "turns:W", "facts:W"; NULL = the default */
+    const char *policy;       /* encoding policy of the first stage: "page:N", "facts:W", "header", ... (docs/design.md 4); NULL = the default */
     const char *codec;        /* KV codec in the vault: "f16" (NULL), "bf16", "f32" */
     uint32_t n_ctx;           /* engine context in tokens; 0 = min(8192, what the model was trained for) */
     uint32_t n_threads;       /* 0 = physical cores */
@@ -147,6 +147,7 @@ typedef struct inferscale_options {
     int read_only;            /* 1 = never write; the store must exist */
     inferscale_log_fn on_log; /* may be NULL */
     void *log_ctx;
+    const char *refine;       /* encoding policy of the second stage, in idle time: "company:N", ...; NULL = the default, "none" = off */
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }
@@ -274,13 +275,20 @@ INFERSCALE_API inferscale_status inferscale_show(inferscale *is, const inferscal
 
 /* ---- Encode -------------------------------------------------------------------------------------------------------------- */
 
+/* FIRST: soon and cheap, each fact about once. REFINE: many passes a fact, and a copy of its own for the fact that stands first in a
+ * plan; answers come closer to those from text. */
+enum { INFERSCALE_STAGE_FIRST = 1, INFERSCALE_STAGE_REFINE = 2, INFERSCALE_STAGE_ALL = 3 };
+
 typedef struct inferscale_encode_options {
     size_t struct_size;
-    const char *policy;               /* NULL = the handle's */
+    const char *policy;               /* of the first stage; NULL = the handle's */
     int again;                        /* 1 = encode also what is already in the vault */
     inferscale_progress_fn on_progress;
     void *progress_ctx;
-    uint64_t facts_encoded, tokens_stored, tokens_computed; /* results */
+    uint64_t facts_encoded, tokens_stored, tokens_computed; /* results; a fact counts once for each policy that encodes it */
+    int stage;                        /* INFERSCALE_STAGE_*; 0 = FIRST */
+    const char *refine;               /* of the second stage; NULL = the handle's, "none" = off */
+    uint64_t facts_left;              /* result: facts that do not fit into the context or kept changing; they are served as text */
 } inferscale_encode_options;
 
 #define INFERSCALE_ENCODE_OPTIONS_INIT { .struct_size = sizeof(inferscale_encode_options) }

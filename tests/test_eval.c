@@ -93,8 +93,8 @@ static fidelity_options small_study(uint32_t k)
                            .n_questions = 5, .n_tokens = 6, .n_orders = 3, .floor_batch = 7, .method = INFERSCALE_LEXICAL,
                            .gold = true, .seed = 3 };
 
-    KIT_OK(is_policy_parse("header", &o.policies[0]));
-    KIT_OK(is_policy_parse("facts:2", &o.policies[1]));
+    KIT_OK(fidelity_variant_parse("header", &o.policies[0]));
+    KIT_OK(fidelity_variant_parse("facts:2", &o.policies[1]));
     o.repairs[1] = k;
     return o;
 }

@@ -1,23 +1,26 @@
-/* encode_all.c - bring the views of one partition up to date: embeddings of all items, KV of all facts. */
+/* encode_all.c - bring the views of one partition up to date: embeddings of all items, KV of all facts, stage by stage. */
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "api/handle.h"
-#include "base/log.h"
 #include "base/mem.h"
 
-enum { EMBED_BATCH = 16, TRIES_STALE = 3 };
+enum { EMBED_BATCH = 16 };
 
 typedef struct work {
     inferscale *is;
     is_partition p;
     inferscale_encode_options *o;
+    inferscale_progress_fn on_progress;
+    void *progress_ctx;
     uint64_t done, total;
+    bool embed_again;            /* every item, not only those that lack it */
 } work;
 
 static is_status tick(work *w, const char *what)
 {
-    if (w->o->on_progress && w->o->on_progress(w->o->progress_ctx, w->done, w->total, what))
+    if (w->on_progress && w->on_progress(w->progress_ctx, w->done, w->total, what))
         return is_fail(INFERSCALE_E_CANCELLED, "encoding was cancelled; what is done is kept, run it again to go on");
     return INFERSCALE_OK;
 }
@@ -59,6 +62,18 @@ static is_status embed_items(work *w, const inferscale_list *items)
     return st;
 }
 
+static is_status all_ids(work *w, int kinds, int64_t **ids, size_t *n)
+{
+    inferscale_list *all = NULL;
+
+    IS_TRY(is_bank_list(w->is->bank, &w->p, NULL, kinds, 0, 0, &all));
+    *ids = is_malloc((all->n + 1) * sizeof **ids);
+    *n = *ids ? all->n : 0;
+    for (size_t i = 0; i < *n; i++) (*ids)[i] = all->items[i].id;
+    inferscale_list_free(all);
+    return *ids ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+}
+
 static is_status embed_all(work *w)
 {
     int64_t *ids = NULL;
@@ -66,7 +81,8 @@ static is_status embed_all(work *w)
     is_status st;
 
     IS_TRY(is_handle_embedder(w->is));
-    IS_TRY(is_bank_unembedded(w->is->bank, &w->p, is_embedder_fingerprint(w->is->embedder), 0, &ids, &n));
+    if (w->embed_again) IS_TRY(all_ids(w, INFERSCALE_FACTS | INFERSCALE_TURNS, &ids, &n));
+    else IS_TRY(is_bank_unembedded(w->is->bank, &w->p, is_embedder_fingerprint(w->is->embedder), 0, &ids, &n));
     w->done = 0;
     w->total = n;
     st = INFERSCALE_OK;
@@ -84,95 +100,121 @@ static is_status embed_all(work *w)
     return st;
 }
 
-/* ---- KV ------------------------------------------------------------------------------------------------------------------ */
-
-/* One fact; a memory that changes under our hands is tried again, and left for the next run if it keeps changing. */
-static is_status encode_one(work *w, const is_encoder *enc, const is_policy *policy, int64_t id)
+is_status is_handle_embed(inferscale *is, const is_partition *p, inferscale_progress_fn on_progress, void *ctx)
 {
-    is_segment_row row = { 0 };
-    is_status st = INFERSCALE_E_STALE;
+    work w = { .is = is, .p = *p, .on_progress = on_progress, .progress_ctx = ctx };
 
-    for (int i = 0; i < TRIES_STALE && st == INFERSCALE_E_STALE; i++) {
-        inferscale_list *item = NULL;
-
-        IS_TRY(is_bank_get(w->is->bank, &w->p, &id, 1, &item));
-        if (item->n == 0) {
-            inferscale_list_free(item);
-            return INFERSCALE_OK; /* forgotten meanwhile */
-        }
-        st = is_encode_fact(enc, &w->p, policy, &item->items[0], w->o->again != 0, &row);
-        inferscale_list_free(item);
-    }
-    if (st == INFERSCALE_E_STALE || st == INFERSCALE_E_CONTEXT) {
-        is_log(IS_LOG_WARN, "fact %lld has no KV yet: %s", (long long)id, is_error());
-        return INFERSCALE_OK;
-    }
-    if (st != INFERSCALE_OK) return st;
-    w->o->facts_encoded++;
-    w->o->tokens_stored += row.n_tokens;
-    w->o->tokens_computed += row.n_computed;
-    return INFERSCALE_OK;
+    return embed_all(&w);
 }
+
+is_status is_handle_embed_again(inferscale *is, const is_partition *p, inferscale_progress_fn on_progress, void *ctx, uint64_t *n)
+{
+    work w = { .is = is, .p = *p, .on_progress = on_progress, .progress_ctx = ctx, .embed_again = true };
+    is_status st = embed_all(&w);
+
+    *n += w.done < w.total ? w.done : w.total;
+    return st;
+}
+
+/* ---- KV ------------------------------------------------------------------------------------------------------------------ */
 
 static is_status fact_ids(work *w, const is_policy *policy, int64_t **ids, size_t *n)
 {
-    inferscale_list *all = NULL;
-
-    if (!w->o->again) return is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, 0, ids, n);
-    IS_TRY(is_bank_list(w->is->bank, &w->p, NULL, INFERSCALE_FACTS, 0, 0, &all));
-    *ids = is_malloc((all->n + 1) * sizeof **ids);
-    *n = *ids ? all->n : 0;
-    for (size_t i = 0; i < *n; i++) (*ids)[i] = all->items[i].id;
-    inferscale_list_free(all);
-    return *ids ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    if (w->o->again) return all_ids(w, INFERSCALE_FACTS, ids, n);
+    return is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, 0, ids, n);
 }
 
-static is_status encode_all(work *w)
+static is_status on_facts(void *ctx, size_t n, const char *what)
 {
-    is_policy policy = w->is->policy;
+    work *w = ctx;
+
+    w->done += n;
+    return tick(w, what);
+}
+
+static is_status encode_under(work *w, const is_policy *policy)
+{
+    is_encoder enc = is_handle_encoder(w->is);
+    is_encode_job job = { .policy = policy, .again = w->o->again != 0, .on_facts = on_facts, .ctx = w };
     int64_t *ids = NULL;
     size_t n = 0;
     is_status st;
 
+    enc.replace = w->o->again != 0;
+    IS_TRY(fact_ids(w, policy, &ids, &n));
+    w->done = 0;
+    w->total = n;
+    st = is_encode_facts(&enc, &w->p, ids, n, &job);
+    is_free(ids);
+    w->o->facts_encoded += job.facts;
+    w->o->tokens_stored += job.tokens_stored;
+    w->o->tokens_computed += job.tokens_computed;
+    w->o->facts_left += job.n_left;
+    return st;
+}
+
+/* The policies of the stages asked for, with the call's own in place of the handle's. */
+static is_status stage_policies(const work *w, is_policy *out, size_t *n)
+{
+    inferscale own = { .policy = w->is->policy, .refine = w->is->refine, .has_refine = w->is->has_refine };
+    const int stage = w->o->stage ? w->o->stage : INFERSCALE_STAGE_FIRST;
+
+    if (w->o->policy) IS_TRY(is_policy_parse(w->o->policy, &own.policy));
+    if (w->o->refine) own.has_refine = strcmp(w->o->refine, "none") != 0;
+    if (w->o->refine && own.has_refine) IS_TRY(is_policy_parse(w->o->refine, &own.refine));
+    *n = 0;
+    if (stage & INFERSCALE_STAGE_FIRST) *n += is_handle_policies(&own, INFERSCALE_STAGE_FIRST, out);
+    if (stage & INFERSCALE_STAGE_REFINE) *n += is_handle_policies(&own, INFERSCALE_STAGE_REFINE, out + *n);
+    if (*n == 0) return is_fail(INFERSCALE_E_INVALID, "the second stage is switched off; give it a policy, e.g. " IS_DEFAULT_REFINE);
+    return INFERSCALE_OK;
+}
+
+static is_status encode_all(work *w, const is_policy *policies, size_t n)
+{
     IS_TRY(is_handle_engine(w->is));
     if (!is_engine_geometry(w->is->engine))
         return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected (%s); asking works, and computes the facts as text",
                        is_engine_describe(w->is->engine)->why_not);
-    if (w->o->policy) IS_TRY(is_policy_parse(w->o->policy, &policy));
-    IS_TRY(fact_ids(w, &policy, &ids, &n));
-    const is_encoder enc = is_handle_encoder(w->is);
-    w->done = 0;
-    w->total = n;
-    st = INFERSCALE_OK;
-    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
-        st = encode_one(w, &enc, &policy, ids[i]);
-        w->done++;
-        if (st == INFERSCALE_OK) st = tick(w, "encoding");
-    }
-    is_free(ids);
-    return st;
+    for (size_t i = 0; i < n; i++) IS_TRY(encode_under(w, &policies[i]));
+    return INFERSCALE_OK;
+}
+
+static is_status encode_views(work *w, const is_policy *policies, size_t n)
+{
+    char why[512];
+    is_status embedded = embed_all(w); /* a missing embedder must not keep the KV from being made; it is reported in the end */
+
+    if (embedded == INFERSCALE_E_CANCELLED) return embedded;
+    snprintf(why, sizeof why, "%s", embedded == INFERSCALE_OK ? "" : is_error());
+    IS_TRY(encode_all(w, policies, n));
+    return embedded == INFERSCALE_OK ? INFERSCALE_OK
+                                     : is_fail(embedded, "KV is computed, but new items are found by words only: %s", why);
 }
 
 is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, inferscale_encode_options *options)
 {
     inferscale_encode_options none = INFERSCALE_ENCODE_OPTIONS_INIT;
     work w = { .is = is, .o = options ? options : &none };
-    char why[512];
-    is_status st, embedded;
+    is_policy policies[2 * IS_STAGE_POLICIES];
+    size_t n_policies;
+    is_status st;
 
     IS_TRY(is_handle_check(is));
     if (!scope) return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory to encode (user, agent, run or app)");
     if (w.o->struct_size < sizeof none)
         return is_fail(INFERSCALE_E_INVALID, "the encode options are not initialised; use INFERSCALE_ENCODE_OPTIONS_INIT");
+    if (w.o->stage < 0 || w.o->stage > INFERSCALE_STAGE_ALL)
+        return is_fail(INFERSCALE_E_INVALID, "stage is %d; use INFERSCALE_STAGE_FIRST, _REFINE or _ALL", w.o->stage);
     if (is->read_only) return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to encode");
-    w.o->facts_encoded = w.o->tokens_stored = w.o->tokens_computed = 0;
+    w.on_progress = w.o->on_progress;
+    w.progress_ctx = w.o->progress_ctx;
+    w.o->facts_encoded = w.o->tokens_stored = w.o->tokens_computed = w.o->facts_left = 0;
+    IS_TRY(stage_policies(&w, policies, &n_policies));
     st = is_bank_partition(is->bank, scope, false, &w.p);
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK;
     if (st != INFERSCALE_OK) return st;
-    embedded = embed_all(&w); /* a missing embedder must not keep the KV from being made; it is reported in the end */
-    if (embedded == INFERSCALE_E_CANCELLED) return embedded;
-    snprintf(why, sizeof why, "%s", embedded == INFERSCALE_OK ? "" : is_error());
-    IS_TRY(encode_all(&w));
-    return embedded == INFERSCALE_OK ? INFERSCALE_OK
-                                     : is_fail(embedded, "KV is computed, but new items are found by words only: %s", why);
+    is_gate_enter(is->gate); /* the background encoder stands still: nothing is done twice */
+    st = encode_views(&w, policies, n_policies);
+    is_gate_leave(is->gate);
+    return st;
 }

@@ -69,6 +69,8 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->read_only = o->read_only != 0;
     IS_TRY(is_codec_parse(o->codec ? o->codec : "f16", &is->codec));
     IS_TRY(is_policy_parse(o->policy ? o->policy : IS_DEFAULT_POLICY, &is->policy));
+    is->has_refine = !o->refine || strcmp(o->refine, "none") != 0;
+    if (is->has_refine) IS_TRY(is_policy_parse(o->refine ? o->refine : IS_DEFAULT_REFINE, &is->refine));
     IS_TRY(copy_strings(is, o));
     if (is->system) IS_TRY(is_text_check(is->system, "system text"));
     return INFERSCALE_OK;
@@ -232,7 +234,19 @@ is_status is_handle_embedder(inferscale *is)
 
 is_encoder is_handle_encoder(inferscale *is)
 {
-    return (is_encoder){ .bank = is->bank, .vault = is->vault, .engine = is->engine, .profile = is->profile, .rope = is->rope };
+    return (is_encoder){ .bank = is->bank, .vault = is->vault, .engine = is->engine, .profile = is->profile, .rope = is->rope,
+                         .recall = is->recall, .embedder = is->embedder ? is_embedder_fingerprint(is->embedder) : NULL };
+}
+
+size_t is_handle_policies(const inferscale *is, int stage, is_policy out[IS_STAGE_POLICIES])
+{
+    size_t n = 0;
+
+    if (stage == INFERSCALE_STAGE_FIRST) out[n++] = is->policy;
+    if (stage != INFERSCALE_STAGE_REFINE || !is->has_refine) return n;
+    out[n++] = is->refine;
+    if (is->policy.kind != IS_POLICY_HEADER && is->refine.kind != IS_POLICY_HEADER && is_policy_parse("header", &out[n]) == INFERSCALE_OK) n++;
+    return n;
 }
 
 is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale)

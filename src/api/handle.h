@@ -14,7 +14,8 @@ struct inferscale {
     uint32_t n_ctx, n_threads;
     int flash_attention;
     is_codec codec;
-    is_policy policy;
+    is_policy policy, refine;  /* of the stages; see is_handle_policies */
+    bool has_refine;
     bool read_only;
     is_bank *bank;
     is_vault *vault;
@@ -34,7 +35,14 @@ void is_handle_end_chats(inferscale *is);
 /* Each loads what is missing; threads wait for the first. */
 is_status is_handle_engine(inferscale *is);
 is_status is_handle_embedder(inferscale *is);
-is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engine */
+is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engine; with is_handle_embedder's vectors if it was loaded */
+
+/* The policies of one stage (INFERSCALE_STAGE_FIRST or _REFINE), in the order they are to be encoded; returns how many (0 = the
+ * stage is off). Refining is the refine policy's rows, and those behind the bare header for the fact that comes first in a plan. */
+enum { IS_STAGE_POLICIES = 2 };
+size_t is_handle_policies(const inferscale *is, int stage, is_policy out[IS_STAGE_POLICIES]);
+/* Embeds every item of the partition that lacks it. on_progress may be NULL; E_CANCELLED if it says so. */
+is_status is_handle_embed(inferscale *is, const is_partition *p, inferscale_progress_fn on_progress, void *ctx);
 
 /* Rejects NULL handles and texts that are not UTF-8. */
 is_status is_handle_check(const inferscale *is);
@@ -59,5 +67,6 @@ char *is_cache_folder(const char *what);
 #define IS_DEFAULT_MODEL "smollm2-135m-instruct-q4_0"
 #define IS_DEFAULT_EMBEDDER "all-minilm-l6-v2-f16"
 #define IS_DEFAULT_POLICY "facts:5"
+#define IS_DEFAULT_REFINE "company:10"
 
 #endif

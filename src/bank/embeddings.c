@@ -1,6 +1,7 @@
 /* embeddings.c - the books of vectors. They can be made again, so a power loss may take the last of them: they are committed
  * without waiting for the disk, which is a hundred times faster. The database stays whole in any case. */
 #include <stdint.h>
+#include <string.h>
 
 #include "bank/sql.h"
 #include "base/mem.h"
@@ -46,6 +47,43 @@ is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t
     if (dim == 0) return is_fail(INFERSCALE_E_INVALID, "an embedding of no dimensions; check the embedder");
     IS_TRY(bank_begin_lazy(b));
     return bank_end_lazy(b, put(b, p, fingerprint, id, version, q, dim, scale));
+}
+
+is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int8_t **q,
+                                uint32_t *dim, float *scale)
+{
+    is_status st = INFERSCALE_OK, ended;
+    sql s;
+
+    *q = NULL;
+    *dim = 0;
+    IS_TRY(bank_lock(b));
+    s = sql_open(b, "SELECT e.q, e.scale FROM embeddings e JOIN items i ON i.partition_id = e.partition_id AND i.id = e.item_id"
+                    " AND i.version = e.version WHERE e.partition_id = ?1 AND e.item_id = ?2 AND e.fingerprint = ?3");
+    sql_i64(&s, p->id);
+    sql_i64(&s, id);
+    sql_blob(&s, fingerprint, IS_HASH_BYTES);
+    if (sql_row(&s)) {
+        const void *v = sqlite3_column_blob(s.stmt, 0);
+        int n = sqlite3_column_bytes(s.stmt, 0);
+
+        *q = v && n > 0 ? is_malloc((size_t)n) : NULL;
+        if (*q) memcpy(*q, v, (size_t)n);
+        else if (v && n > 0) st = is_fail(INFERSCALE_E_NOMEM, "no memory for a vector; free some memory and try again");
+        else s.rc = SQLITE_CORRUPT;
+        *dim = *q ? (uint32_t)n : 0;
+        *scale = (float)sqlite3_column_double(s.stmt, 1);
+    }
+    if (st != INFERSCALE_OK) s.rc = SQLITE_OK;
+    ended = sql_end(&s);
+    bank_unlock(b);
+    if (st == INFERSCALE_OK) st = ended;
+    if (st == INFERSCALE_OK && !*q) st = is_fail(INFERSCALE_E_NOTFOUND, "item %lld has no embedding; embed it", (long long)id);
+    if (st != INFERSCALE_OK) {
+        is_free(*q);
+        *q = NULL;
+    }
+    return st;
 }
 
 is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES],

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bank/sql.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 static is_status check_epoch(is_bank *b, const is_partition *p, int64_t epoch)
@@ -60,7 +61,8 @@ static is_status replace_row(is_bank *b, const is_partition *p, const uint8_t *f
     sql_text(&q, policy);
     IS_TRY(sql_run(&q, NULL));
     q = sql_open(b, "INSERT INTO segments(partition_id, item_id, version, name, fingerprint, policy, n_tokens, n_context, "
-                 "n_computed, bytes) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)");
+                 "n_computed, bytes, n_passes, lead, write_time) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
+                 " ?13)");
     sql_i64(&q, p->id);
     sql_i64(&q, row->fact_id);
     sql_i64(&q, row->version);
@@ -71,18 +73,20 @@ static is_status replace_row(is_bank *b, const is_partition *p, const uint8_t *f
     sql_i64(&q, row->n_context);
     sql_i64(&q, row->n_computed);
     sql_i64(&q, (int64_t)row->bytes);
+    sql_i64(&q, row->n_passes ? row->n_passes : 1);
+    sql_i64(&q, row->lead);
+    sql_i64(&q, is_now_epoch());
     IS_TRY(sql_run(&q, NULL));
     *id = sqlite3_last_insert_rowid(b->db);
     return INFERSCALE_OK;
 }
 
-static is_status put(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t *fingerprint, const is_segment_row *row,
+static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const is_segment_row *row,
                      const is_dep *deps, size_t n_deps)
 {
     int64_t id = 0;
     sql q;
 
-    IS_TRY(check_epoch(b, p, epoch));
     IS_TRY(bank_check_dep(b, p, row->fact_id, row->version));
     IS_TRY(replace_row(b, p, fingerprint, row, &id));
     IS_TRY(add_dep(b, p, id, row->fact_id, row->version)); /* a segment depends on its own fact, said or not */
@@ -96,8 +100,21 @@ static is_status put(is_bank *b, const is_partition *p, int64_t epoch, const uin
 is_status is_bank_put_segment(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
                               const is_segment_row *row, const is_dep *deps, size_t n_deps)
 {
+    const is_segment_entry one = { .row = *row, .deps = deps, .n_deps = n_deps };
+
+    return is_bank_put_segments(b, p, epoch, fingerprint, &one, 1);
+}
+
+is_status is_bank_put_segments(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
+                               const is_segment_entry *entries, size_t n)
+{
+    is_status st;
+
     IS_TRY(bank_begin(b));
-    return bank_end(b, put(b, p, epoch, fingerprint, row, deps, n_deps));
+    st = check_epoch(b, p, epoch);
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++)
+        st = put(b, p, fingerprint, &entries[i].row, entries[i].deps, entries[i].n_deps);
+    return bank_end(b, st);
 }
 
 static bool read_row(sql *q, is_segment_row *out)
@@ -117,6 +134,8 @@ static bool read_row(sql *q, is_segment_row *out)
     out->n_context = (uint32_t)sqlite3_column_int64(q->stmt, 5);
     out->n_computed = (uint32_t)sqlite3_column_int64(q->stmt, 6);
     out->bytes = (uint64_t)sqlite3_column_int64(q->stmt, 7);
+    out->n_passes = (uint32_t)sqlite3_column_int64(q->stmt, 8);
+    out->lead = sqlite3_column_int(q->stmt, 9) != 0;
     return true;
 }
 
@@ -130,10 +149,11 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
     *rows = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT s.name, s.item_id, s.version, s.policy, s.n_tokens, s.n_context, s.n_computed, s.bytes FROM "
+    q = sql_open(b, "SELECT s.name, s.item_id, s.version, s.policy, s.n_tokens, s.n_context, s.n_computed, s.bytes,"
+                 " s.n_passes, s.lead FROM "
                  "segments s JOIN items i ON i.partition_id = s.partition_id AND i.id = s.item_id"
                  " AND i.version = s.version WHERE s.partition_id = ?1 AND s.item_id = ?2 AND s.fingerprint = ?3"
-                 " AND s.policy = ifnull(?4, s.policy) ORDER BY s.id DESC");
+                 " AND s.policy = ifnull(?4, s.policy) AND (?4 IS NOT NULL OR s.lead = 0) ORDER BY s.id DESC");
     sql_i64(&q, p->id);
     sql_i64(&q, fact_id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
@@ -171,11 +191,14 @@ is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fin
     IS_TRY(bank_lock(b));
     q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments "
                  "s WHERE s.partition_id = ?1 AND s.item_id = i.id AND s.version = i.version AND s.fingerprint = ?2"
-                 " AND s.policy = ifnull(?3, s.policy)) ORDER BY i.id LIMIT ?4");
+                 " AND s.policy = ifnull(?3, s.policy) AND (?3 IS NOT NULL OR s.lead = 0)) AND NOT EXISTS("
+                 "SELECT 1 FROM fact_versions f WHERE f.partition_id = ?1 AND f.item_id = i.id AND f.version = i.version AND"
+                 " ((f.expires <> 0 AND f.expires <= ?5) OR (f.valid_to <> 0 AND f.valid_to <= ?5))) ORDER BY i.id LIMIT ?4");
     sql_i64(&q, p->id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     sql_text_or_null(&q, policy);
     sql_i64(&q, limit && limit < INT64_MAX ? (int64_t)limit : -1);
+    sql_i64(&q, is_now_epoch());
     st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);
     return st;

@@ -22,6 +22,7 @@ static const cli_option options[] = {
     { "--orders", "N", "permutations of each reordering yardstick (default: 3)" },
     { "--floor-batch", "N", "decode size of the numerical floor's arm (default: 64)" },
     { "--gold", NULL, "also measure the gold facts alone (arm D)" },
+    { "--no-nll", NULL, "leave out the gold answer's likelihood (a third faster)" },
     { "--seed", "N", "of questions, orders and resampling (default: 1)" },
     { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
     { "--embedder", "WHAT", "for --method fused or dense" },
@@ -32,7 +33,7 @@ static const char details[] =
     "Retrieves K facts for each question and runs the same tokens in several ways: A, all computed together as text, which is\n"
     "the reference; B, injected, once for every --policy (a list, e.g. alone,header,facts:5) and --repair; C, without memory;\n"
     "N, A in other batches, the numerical floor; S, A with its facts reordered but the best one still last, and S_free with\n"
-    "the best one anywhere.\n"
+    "the best one anywhere. F1:POLICY takes the first fact of the prompt from its rows behind the bare header.\n"
     "\n"
     "Every arm is led along A's own greedy answer. Its distance is the mean KL divergence from A of the next-token\n"
     "distributions; the order ratio divides it by that of a reordering (order_ratio by S_free's, order_ratio_s by S's). A\n"
@@ -64,7 +65,7 @@ static int take_policies(const cli_args *a, fidelity_options *o)
     if (n < 1 || n > FIDELITY_POLICIES)
         code = cli_usage(a, "--policy takes 1 to %d policies with commas between", (int)FIDELITY_POLICIES);
     for (size_t i = 0; i < n && code == 0; i++)
-        if (is_policy_parse(names[i], &o->policies[i]) != INFERSCALE_OK) code = cli_usage(a, "%s", is_error());
+        if (fidelity_variant_parse(names[i], &o->policies[i]) != INFERSCALE_OK) code = cli_usage(a, "%s", is_error());
     o->n_policies = n;
     is_free(list);
     return code;
@@ -87,6 +88,7 @@ static int take_options(const cli_args *a, fidelity_options *o)
     o->floor_batch = (uint32_t)cli_int(a, "--floor-batch", 64, 1, 1 << 20);
     o->seed = (uint64_t)cli_int(a, "--seed", 1, 0, INT64_MAX);
     o->gold = cli_flag(a, "--gold");
+    o->no_nll = cli_flag(a, "--no-nll");
     o->n_repairs = cli_int_list(a, "--repair", "0", repairs, FIDELITY_REPAIRS);
     for (size_t i = 0; i < o->n_repairs; i++) {
         if (repairs[i] < 0 || repairs[i] > o->k) return cli_usage(a, "--repair takes counts from 0 to --k (%u)", o->k);

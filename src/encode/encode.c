@@ -1,90 +1,61 @@
-/* encode.c - a fact's keys and values, computed once: context, capture, un-rotate, round, name, store, enter in the books.
- *
- * The order makes a crash harmless: the file is durable before the books name it; a file that the books do not name is never
- * served. The books accept it only if the memory did not change meanwhile (epoch and versions), else the file goes again. */
+/* encode.c - facts under a policy that gives each of them one context: contexts, names, captures in batches. */
 #include "encode/encode.h"
 
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
-/* Raised when the meaning of rows changes without any input changing. */
-static const char naming_scheme[] = "inferscale segment 1";
-/* What the context's rows are held in while the span is computed: the engine's live cache. */
-static const char context_held[] = "f16";
+enum { TRIES_STALE = 3, BATCH_FACTS = 16, BATCH_TOKENS = 1024 };
 
-is_status is_segment_name(const is_partition *p, const is_engine_info *model, const is_profile *profile, const is_tokens *context,
-                          const is_tokens *span, uint8_t out[IS_HASH_BYTES])
+/* ---- What all policies share --------------------------------------------------------------------------------------------- */
+
+void is_work_free(is_work *w)
 {
-    is_hash *h = NULL;
-
-    IS_TRY(is_hash_new(p->key, &h));
-    is_hash_field(h, naming_scheme, sizeof naming_scheme);
-    is_hash_field(h, model->fingerprint, IS_HASH_BYTES);
-    is_hash_field(h, context_held, sizeof context_held);
-    is_hash_field(h, context->ids, context->n * sizeof(int32_t));
-    is_hash_field(h, span->ids, span->n * sizeof(int32_t));
-    is_hash_u64(h, profile->codec);
-    is_hash_end(h, out);
-    return INFERSCALE_OK;
+    for (size_t i = 0; w->tokens && i < w->list->n; i++) is_tokens_free(&w->tokens[i]);
+    is_free(w->tokens);
+    inferscale_list_free(w->list);
+    *w = (is_work){ 0 };
 }
 
-/* F32 room for all planes of a span: one block, rows[plane] pointing into it. */
-static float **new_rows(const is_geometry *g, uint32_t n_tokens)
+is_status is_work_new(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_work *out)
 {
-    size_t head = (g->n_planes * sizeof(float *) + 63) / 64 * 64;
-    uint8_t *block = is_malloc_aligned(64, head + is_geometry_width(g) * n_tokens * sizeof(float));
-    float **rows = (float **)(void *)block;
-    float *at = (float *)(void *)(block + head);
-
-    if (!block) return NULL;
-    for (uint32_t i = 0; i < g->n_planes; i++) {
-        rows[i] = at;
-        at += (size_t)is_plane_width(&g->planes[i]) * n_tokens;
-    }
-    return rows;
-}
-
-static is_status unrotate(const is_encoder *enc, const is_geometry *g, float **rows, uint32_t n_tokens, uint32_t pos)
-{
-    for (uint32_t i = 0; i < g->n_planes; i++) IS_TRY(is_rope_rows(enc->rope, &g->planes[i], rows[i], n_tokens, pos, -1));
-    return INFERSCALE_OK;
-}
-
-is_status is_encode_span(const is_encoder *enc, const uint8_t name[IS_HASH_BYTES], const is_tokens *context, const is_tokens *span,
-                         is_segment **out, uint32_t *n_computed)
-{
-    const is_geometry *g = is_engine_geometry(enc->engine);
-    is_capture c = { .context = context->ids, .n_context = context->n, .span = span->ids, .n_span = span->n };
-    is_segment_desc desc = { .codec = enc->profile->codec, .n_tokens = span->n, .tokens = span->ids, .n_context = context->n, .geometry = g };
     is_status st;
 
-    *out = NULL;
-    if (!g) return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be stored: %s", is_engine_describe(enc->engine)->why_not);
-    c.rows = new_rows(g, span->n);
-    if (!c.rows) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the KV of %u tokens", span->n);
-    memcpy(desc.name, name, IS_HASH_BYTES);
-    memcpy(desc.fingerprint, is_engine_describe(enc->engine)->fingerprint, IS_HASH_BYTES);
-    st = is_engine_capture(enc->engine, &c);
-    if (st == INFERSCALE_OK) st = unrotate(enc, g, c.rows, span->n, context->n);
-    if (st == INFERSCALE_OK) st = is_segment_new(&desc, (const float *const *)c.rows, out);
-    if (n_computed) *n_computed = c.n_computed;
-    is_free(c.rows);
+    *out = (is_work){ 0 };
+    IS_TRY(is_bank_get(enc->bank, p, ids, n, &out->list));
+    out->tokens = is_calloc(out->list->n + 1, sizeof *out->tokens);
+    st = out->tokens ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu facts", n);
+    for (size_t i = 0; i < out->list->n && st == INFERSCALE_OK; i++) st = is_profile_fact(enc->engine, &out->list->items[i], &out->tokens[i]);
+    if (st != INFERSCALE_OK) is_work_free(out);
     return st;
 }
 
-/* Stores the segment and enters it in the books; withdraws the file again if they refuse. Until they name it, it is doomed: a
- * process that dies in between leaves nothing that they do not know. */
-static is_status keep(const is_encoder *enc, const is_partition *p, is_segment *seg, const is_segment_row *row, const is_context *context)
+is_status is_job_done(is_encode_job *job, size_t n, uint64_t stored, uint64_t computed)
 {
-    is_status st = is_bank_doom(enc->bank, p, row->name);
-
-    if (st == INFERSCALE_OK) st = is_vault_put(enc->vault, seg);
-    if (st != INFERSCALE_OK) return st;
-    st = is_bank_put_segment(enc->bank, p, p->epoch, enc->profile->fingerprint, row, context->deps, context->n_deps);
-    if (st != INFERSCALE_OK) (void)is_vault_remove(enc->vault, row->name);
-    return st;
+    job->facts += n;
+    job->tokens_stored += stored;
+    job->tokens_computed += computed;
+    return job->on_facts ? job->on_facts(job->ctx, n, "encoding") : INFERSCALE_OK;
 }
+
+is_status is_job_left(is_encode_job *job, int64_t fact_id)
+{
+    is_log(IS_LOG_WARN, "fact %lld has no KV yet: %s", (long long)fact_id, is_error());
+    job->n_left++;
+    return job->on_facts ? job->on_facts(job->ctx, 1, "encoding") : INFERSCALE_OK;
+}
+
+/* ---- One context a fact -------------------------------------------------------------------------------------------------- */
+
+/* A fact of a batch: what it is encoded after, and what comes of it. */
+typedef struct ready {
+    const inferscale_item *item; /* all borrowed but the context */
+    const is_tokens *tokens;
+    is_context context;
+    is_segment_row row;
+    bool there;                  /* in the vault already */
+} ready;
 
 static bool is_there(const is_encoder *enc, const is_partition *p, const is_policy *policy, int64_t fact_id, const uint8_t *name)
 {
@@ -98,41 +69,201 @@ static bool is_there(const is_encoder *enc, const is_partition *p, const is_poli
     return found && is_vault_has(enc->vault, name);
 }
 
-static is_status encode_in(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact, bool again,
-                           const is_context *context, const is_tokens *span, is_segment_row *row)
+static is_status prepare(const is_encoder *enc, const is_partition *p, const is_policy *policy, bool again, ready *r)
 {
-    is_segment *seg = NULL;
+    const uint32_t n_ctx = is_engine_describe(enc->engine)->n_ctx;
+
+    if (r->tokens->n + 1 >= n_ctx)
+        return is_fail(INFERSCALE_E_CONTEXT, "fact %lld has %u tokens and the context holds %u; it is served as text where it fits, or split it",
+                       (long long)r->item->id, r->tokens->n, n_ctx);
+    IS_TRY(is_policy_context(enc, p, policy, r->item, n_ctx - r->tokens->n - 1, &r->context));
+    r->row = (is_segment_row){ .fact_id = r->item->id, .version = r->item->version, .n_tokens = r->tokens->n,
+                               .n_context = r->context.tokens.n, .n_passes = 1 };
+    memcpy(r->row.policy, policy->name, sizeof r->row.policy);
+    IS_TRY(is_segment_name(p, is_engine_describe(enc->engine), enc->profile, &r->context, 1, 0, r->tokens, r->row.name));
+    r->there = !again && is_there(enc, p, policy, r->item->id, r->row.name);
+    return INFERSCALE_OK;
+}
+
+/* Captures what is not there and keeps it. */
+static is_status run_batch(const is_encoder *enc, const is_partition *p, ready *batch, size_t n)
+{
+    is_span spans[BATCH_FACTS];
+    is_rows rows[BATCH_FACTS];
+    is_made made[BATCH_FACTS] = { 0 };
+    ready *of[BATCH_FACTS];
+    size_t m = 0;
     is_status st;
 
-    *row = (is_segment_row){ .fact_id = fact->id, .version = fact->version, .n_tokens = span->n, .n_context = context->tokens.n };
-    memcpy(row->policy, policy->name, sizeof row->policy);
-    IS_TRY(is_segment_name(p, is_engine_describe(enc->engine), enc->profile, &context->tokens, span, row->name));
-    if (!again && is_there(enc, p, policy, fact->id, row->name)) return INFERSCALE_OK;
-    IS_TRY(is_encode_span(enc, row->name, &context->tokens, span, &seg, &row->n_computed));
-    row->bytes = is_segment_bytes(seg);
-    st = keep(enc, p, seg, row, context);
-    is_segment_unref(seg);
+    for (size_t i = 0; i < n; i++) {
+        if (batch[i].there) continue;
+        spans[m] = (is_span){ .context = &batch[i].context, .tokens = batch[i].tokens };
+        of[m++] = &batch[i];
+    }
+    if (m == 0) return INFERSCALE_OK;
+    IS_TRY(is_capture_spans(enc, spans, m, rows));
+    st = INFERSCALE_OK;
+    for (size_t i = 0; i < m; i++) {
+        of[i]->row.n_computed = rows[i].n_computed;
+        if (st == INFERSCALE_OK)
+            st = is_rows_segment(enc, &rows[i], 0, of[i]->row.name, of[i]->tokens, of[i]->context.tokens.n, &made[i].segment);
+        made[i].row = of[i]->row;
+        made[i].deps = of[i]->context.deps;
+        made[i].n_deps = of[i]->context.n_deps;
+        is_rows_free(&rows[i]);
+    }
+    if (st == INFERSCALE_OK) return is_keep_made(enc, p, made, m);
+    for (size_t i = 0; i < m; i++) is_segment_unref(made[i].segment);
+    return st;
+}
+
+static is_status tell_batch(is_encode_job *job, const ready *batch, size_t n)
+{
+    uint64_t stored = 0, computed = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        stored += batch[i].row.n_tokens;
+        computed += batch[i].row.n_computed;
+    }
+    return n ? is_job_done(job, n, stored, computed) : INFERSCALE_OK;
+}
+
+/* One batch under a fresh partition: from fact *at of the work on; *at is moved behind it. */
+static is_status next_batch(const is_encoder *enc, const is_partition *p, const is_work *w, size_t *at, is_encode_job *job)
+{
+    ready batch[BATCH_FACTS] = { 0 };
+    const size_t first = *at;
+    size_t n = 0;
+    uint32_t n_tokens = 0;
+    is_status st = INFERSCALE_OK;
+
+    for (; *at < w->list->n && n < BATCH_FACTS && n_tokens < BATCH_TOKENS && st == INFERSCALE_OK; ++*at) {
+        batch[n] = (ready){ .item = &w->list->items[*at], .tokens = &w->tokens[*at] };
+        st = prepare(enc, p, job->policy, job->again, &batch[n]);
+        n_tokens += w->tokens[*at].n;
+        if (st == INFERSCALE_OK) n++;
+        else if (st == INFERSCALE_E_CONTEXT) st = is_job_left(job, w->list->items[*at].id);
+    }
+    if (st == INFERSCALE_OK) st = run_batch(enc, p, batch, n);
+    if (st == INFERSCALE_OK) st = tell_batch(job, batch, n);
+    else if (st == INFERSCALE_E_STALE) *at = first;
+    for (size_t i = 0; i < n; i++) is_context_free(&batch[i].context);
+    return st;
+}
+
+static is_status encode_each(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job)
+{
+    size_t done = 0;
+    is_status st = INFERSCALE_OK;
+
+    for (int tries = 0; done < n && st == INFERSCALE_OK;) {
+        size_t chunk = n - done < BATCH_FACTS ? n - done : BATCH_FACTS, at = 0;
+        is_partition now = *p;
+        is_work w;
+
+        IS_TRY(is_bank_partition_refresh(enc->bank, &now));
+        IS_TRY(is_work_new(enc, &now, ids + done, chunk, &w));
+        while (at < w.list->n && st == INFERSCALE_OK) st = next_batch(enc, &now, &w, &at, job);
+        if (st == INFERSCALE_E_STALE && ++tries < TRIES_STALE) { /* what is done of the chunk is found there */
+            st = INFERSCALE_OK;
+            is_work_free(&w);
+            continue;
+        }
+        for (; st == INFERSCALE_E_STALE && at < w.list->n; at++)
+            if (is_job_left(job, w.list->items[at].id) != INFERSCALE_OK) break;
+        if (st == INFERSCALE_E_STALE && at == w.list->n) st = INFERSCALE_OK;
+        is_work_free(&w);
+        done += chunk;
+        tries = 0;
+    }
     return st;
 }
 
 is_status is_encode_fact(const is_encoder *enc, const is_partition *partition, const is_policy *policy, const inferscale_item *fact,
                          bool again, is_segment_row *row)
 {
-    const uint32_t n_ctx = is_engine_describe(enc->engine)->n_ctx;
     is_partition p = *partition;
-    is_context context = { 0 };
     is_tokens span = { 0 };
+    ready r = { .item = fact, .tokens = &span };
     is_status st;
 
     memset(row, 0, sizeof *row);
     IS_TRY(is_bank_partition_refresh(enc->bank, &p));
+    if (policy->kind == IS_POLICY_PAGE || policy->kind == IS_POLICY_COMPANY) {
+        is_encode_job job = { .policy = policy, .again = again };
+
+        IS_TRY(is_encode_facts(enc, &p, &fact->id, 1, &job));
+        if (job.n_left) return is_fail(INFERSCALE_E_STALE, "fact %lld could not be encoded now; encode it again", (long long)fact->id);
+        if (!is_find_kept(enc, &p, policy->name, fact->id, row)) return is_fail(INFERSCALE_E_STALE, "fact %lld changed meanwhile", (long long)fact->id);
+        row->n_computed = (uint32_t)job.tokens_computed;
+        return INFERSCALE_OK;
+    }
     st = is_profile_fact(enc->engine, fact, &span);
-    if (st == INFERSCALE_OK && span.n + enc->profile->header.n >= n_ctx)
-        st = is_fail(INFERSCALE_E_CONTEXT, "fact %lld has %u tokens and the context holds %u; it is served as text where it fits, or split it",
-                     (long long)fact->id, span.n, n_ctx);
-    if (st == INFERSCALE_OK) st = is_policy_context(policy, enc->bank, &p, enc->engine, enc->profile, fact, n_ctx - span.n - 1, &context);
-    if (st == INFERSCALE_OK) st = encode_in(enc, &p, policy, fact, again, &context, &span, row);
-    is_context_free(&context);
+    if (st == INFERSCALE_OK) st = prepare(enc, &p, policy, again, &r);
+    if (st == INFERSCALE_OK) st = run_batch(enc, &p, &r, 1);
+    *row = r.row;
+    is_context_free(&r.context);
     is_tokens_free(&span);
+    return st;
+}
+
+/* ---- Jobs ---------------------------------------------------------------------------------------------------------------- */
+
+/* Facts that are encoded together are done in one call; while it succeeds in part, what is left is tried again. */
+static is_status encode_together(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job)
+{
+    bool page = job->policy->kind == IS_POLICY_PAGE;
+    is_status st = INFERSCALE_E_STALE;
+
+    for (int i = 0; i < TRIES_STALE && st == INFERSCALE_E_STALE; i++) {
+        is_partition now = *p;
+
+        IS_TRY(is_bank_partition_refresh(enc->bank, &now));
+        st = page ? is_encode_pages(enc, &now, ids, n, job) : is_encode_company(enc, &now, ids, n, job);
+    }
+    if (st != INFERSCALE_E_STALE) return st;
+    is_log(IS_LOG_WARN, "encoding with %s was given up: %s", job->policy->name, is_error());
+    job->n_left++;
+    return INFERSCALE_OK;
+}
+
+is_status is_encode_facts(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job)
+{
+    if (!is_engine_geometry(enc->engine))
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be stored: %s", is_engine_describe(enc->engine)->why_not);
+    if (n == 0) return INFERSCALE_OK;
+    if (job->policy->kind == IS_POLICY_PAGE || job->policy->kind == IS_POLICY_COMPANY) return encode_together(enc, p, ids, n, job);
+    return encode_each(enc, p, ids, n, job);
+}
+
+void is_contexts_free(is_context *contexts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) is_context_free(&contexts[i]);
+    is_free(contexts);
+}
+
+is_status is_encode_contexts(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact,
+                             is_context **out, size_t *n)
+{
+    const uint32_t n_ctx = is_engine_describe(enc->engine)->n_ctx;
+    is_tokens span = { 0 };
+    is_status st;
+
+    *out = NULL;
+    *n = 0;
+    if (policy->kind == IS_POLICY_PAGE) return is_page_contexts(enc, p, policy, fact, out, n);
+    if (policy->kind == IS_POLICY_COMPANY) return is_company_contexts(enc, p, policy, fact, out, n);
+    *out = is_calloc(1, sizeof **out);
+    if (!*out) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a context");
+    *n = 1;
+    st = is_profile_fact(enc->engine, fact, &span);
+    if (st == INFERSCALE_OK)
+        st = is_policy_context(enc, p, policy, fact, n_ctx > span.n + 1 ? n_ctx - span.n - 1 : 0, *out);
+    is_tokens_free(&span);
+    if (st != INFERSCALE_OK) {
+        is_contexts_free(*out, *n);
+        *out = NULL;
+        *n = 0;
+    }
     return st;
 }

@@ -1,29 +1,98 @@
-/* encode.h - from a fact to its segment: context, capture, un-rotate, name, store, enter in the books. */
+/* encode.h - from facts to their segments: context, capture, un-rotate, name, store, enter in the books. */
 #ifndef IS_ENCODE_ENCODE_H
 #define IS_ENCODE_ENCODE_H
 
 #include "encode/policy.h"
-#include "kv/rope.h"
-#include "kv/vault.h"
 
-typedef struct is_encoder {       /* all borrowed */
-    is_bank *bank;
-    is_vault *vault;
-    is_engine *engine;
-    const is_profile *profile;
-    const is_rope *rope;
-} is_encoder;
+/* ---- Encoding facts ------------------------------------------------------------------------------------------------------ */
 
-/* The segment's name: keyed by the partition, of EVERYTHING its rows are computed from. */
-is_status is_segment_name(const is_partition *p, const is_engine_info *model, const is_profile *profile, const is_tokens *context,
-                          const is_tokens *span, uint8_t out[IS_HASH_BYTES]);
+typedef struct is_encode_job {
+    const is_policy *policy;
+    bool again;                  /* also what is in the vault already */
+    uint64_t ram_bytes;          /* company: for sums of rows; 0 = 512 MiB. Less means passes are run again, and counted */
+    is_status (*on_facts)(void *ctx, size_t n, const char *what); /* n more facts are done; non-OK ends the job with that status */
+    void *ctx;
+    /* results, added to */
+    uint64_t facts, tokens_stored, tokens_computed;
+    uint64_t n_left;             /* facts that have no KV because they do not fit or kept changing; logged, try again later */
+} is_encode_job;
 
-/* Rows of span after context as a segment (not stored). Used by the encoder, the evaluation and tests. *n_computed may be NULL. */
-is_status is_encode_span(const is_encoder *enc, const uint8_t name[IS_HASH_BYTES], const is_tokens *context, const is_tokens *span,
-                         is_segment **out, uint32_t *n_computed);
+/* Encodes these facts (ids that are gone are passed over) under the job's policy. What is done is kept, whatever ends the job;
+ * calling again goes on. Under a page policy facts without a place get one, and the missing rows of their pages are computed.
+ * Errors: E_UNSUPPORTED (no KV with this model; near without embedder), E_CANCELLED, E_BUSY (background, without on_busy),
+ * E_ENGINE, E_FULL, E_IO, E_NOMEM, and those of on_facts. */
+is_status is_encode_facts(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job);
 
-/* Encodes one fact under a policy unless it is there already; E_STALE if the memory changed meanwhile (nothing is left behind). */
+/* One fact, unless it is there already; *row is its segment's entry. E_STALE if the memory changed meanwhile (nothing is left
+ * behind), E_CONTEXT if the fact does not fit into the model's context. */
 is_status is_encode_fact(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact, bool again,
                          is_segment_row *row);
+
+/* ---- What a segment was computed from ------------------------------------------------------------------------------------ */
+
+/* The contexts whose rows a fact's segment under a policy is the mean of, if it were encoded now (is_free'd with
+ * is_contexts_free): one, several for company, none for a page policy before the fact has a place. In a page only the fact's
+ * place counts: it sees what stands before it. An encoder that computes each of them followed by the fact's own tokens, and
+ * takes the mean, gets the segment's rows. */
+is_status is_encode_contexts(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact,
+                             is_context **out, size_t *n);
+void is_contexts_free(is_context *contexts, size_t n);
+
+/* ---- Pieces, for the encoder's files, the evaluation and tests ----------------------------------------------------------- */
+
+/* The segment's name: keyed by the partition, of EVERYTHING its rows are computed from: the model, each context (its computed
+ * tokens, then the names of the segments whose stored rows ended it), and the own tokens. n_behind tokens of a context stand
+ * behind its stored rows (computed after them). */
+is_status is_segment_name(const is_partition *p, const is_engine_info *model, const is_profile *profile, const is_context *contexts,
+                          size_t n, uint32_t n_behind, const is_tokens *span, uint8_t out[IS_HASH_BYTES]);
+
+/* Rows of a span as F32, keys un-rotated: rows[plane] = [n_tokens][width of the plane]. */
+typedef struct is_rows {
+    float **rows;
+    uint32_t n_tokens, n_computed;
+} is_rows;
+void is_rows_free(is_rows *r);
+is_status is_rows_new(const is_geometry *g, uint32_t n_tokens, is_rows *out); /* zeroed */
+
+typedef struct is_span { const is_context *context; const is_tokens *tokens; } is_span;
+/* n spans, each after its context, in as few decodes as the engine can; out[n]. All or nothing. Waits while questions run if the
+ * encoder says so. E_UNSUPPORTED also where the engine cannot take stored rows as context. */
+is_status is_capture_spans(const is_encoder *enc, const is_span *spans, size_t n, is_rows *out);
+/* Tokens [from, from + span->n) of the rows as a segment, rounded once. */
+is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, const uint8_t name[IS_HASH_BYTES],
+                          const is_tokens *span, uint32_t n_context, is_segment **out);
+
+/* A segment on its way into the books. */
+typedef struct is_made {
+    is_segment_row row;
+    is_segment *segment;         /* owned */
+    const is_dep *deps;          /* borrowed */
+    size_t n_deps;
+} is_made;
+/* Stores the segments' files and enters them in one transaction; on failure none is entered, and files that were not there
+ * before are gone. The segments' references are dropped in any case. */
+is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *made, size_t n);
+/* The newest usable row (file in the vault) of a fact's current version under a policy's name. */
+bool is_find_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id, is_segment_row *row);
+
+/* Facts as the encoder holds them while it works. */
+typedef struct is_work {
+    inferscale_list *list;       /* of the facts that are still there */
+    is_tokens *tokens;           /* [list->n] */
+} is_work;
+is_status is_work_new(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_work *out);
+void is_work_free(is_work *w);
+/* n facts are done: counts and tells. */
+is_status is_job_done(is_encode_job *job, size_t n, uint64_t stored, uint64_t computed);
+/* A fact that cannot be encoded now: logged, counted, and told as done. The cause is the last error's sentence. */
+is_status is_job_left(is_encode_job *job, int64_t fact_id);
+
+/* The policies that encode facts together. p is fresh; E_STALE = it no longer is: call again with a fresh one. */
+is_status is_encode_pages(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job);
+is_status is_encode_company(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job);
+is_status is_page_contexts(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact,
+                           is_context **out, size_t *n);
+is_status is_company_contexts(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact,
+                              is_context **out, size_t *n);
 
 #endif

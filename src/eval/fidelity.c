@@ -10,11 +10,19 @@
 
 enum { NO_POLICY = -1, ANSWER_MAX = 32 };
 
+enum { KINDS = FIDELITY_POLICIES + 1 }; /* policies without repetition, and header for F1 */
+
 /* A fact that some question needs: its tokens, and its segment under every policy. */
 typedef struct needed {
     lab_fact fact;
-    is_segment *segments[FIDELITY_POLICIES];
+    is_segment *segments[KINDS];
 } needed;
+
+/* A policy that is encoded once, whatever the arms that use it. */
+typedef struct kind {
+    is_policy policy;
+    uint64_t stored, computed;
+} kind;
 
 typedef struct asked {
     const locomo_qa *qa;
@@ -35,6 +43,9 @@ typedef struct study {
     size_t n_facts;
     int64_t *fact_ids;        /* observation -> id */
     const locomo_conversation *conversation;
+    kind kinds[KINDS];
+    size_t n_kinds;
+    int of[FIDELITY_POLICIES], header; /* the kinds of an arm's policy, and of header; -1 = not wanted */
     size_t capacity;          /* of the arms' arrays */
     uint64_t done, total;     /* steps: facts encoded and questions run */
 } study;
@@ -142,7 +153,7 @@ static void drop_facts(study *s)
 {
     for (size_t i = 0; i < s->n_facts; i++) {
         lab_facts_free(&s->facts[i].fact, 1);
-        for (size_t p = 0; p < FIDELITY_POLICIES; p++) is_segment_unref(s->facts[i].segments[p]);
+        for (size_t p = 0; p < KINDS; p++) is_segment_unref(s->facts[i].segments[p]);
     }
     is_free(s->facts);
     s->facts = NULL;
@@ -186,44 +197,95 @@ static is_status gather(study *s)
     return INFERSCALE_OK;
 }
 
-/* Encodes one fact under one policy, in memory only. */
-static is_status encode(study *s, size_t p, needed *n, uint64_t *stored, uint64_t *computed)
+is_status fidelity_variant_parse(const char *text, fidelity_variant *out)
 {
-    const is_encoder enc = is_handle_encoder(s->l->is);
-    const uint8_t name[IS_HASH_BYTES] = { 0 };
-    const uint32_t n_ctx = is_engine_describe(s->engine)->n_ctx;
-    inferscale_list *list = NULL;
-    is_context context = { 0 };
-    uint32_t run = 0;
-    is_status st = is_bank_get(enc.bank, &s->l->partition, &n->fact.id, 1, &list);
-
-    if (st == INFERSCALE_OK && list->n != 1) st = is_fail(INFERSCALE_E_NOTFOUND, "a fact vanished; run the evaluation again");
-    if (st == INFERSCALE_OK && n->fact.tokens.n + 1 >= n_ctx)
-        st = is_fail(INFERSCALE_E_CONTEXT, "a fact of %u tokens does not fit into the context of %u; use a larger --ctx",
-                     n->fact.tokens.n, n_ctx);
-    if (st == INFERSCALE_OK)
-        st = is_policy_context(&s->o->policies[p], enc.bank, &s->l->partition, s->engine, enc.profile, &list->items[0],
-                               n_ctx - n->fact.tokens.n - 1, &context);
-    if (st == INFERSCALE_OK) st = is_encode_span(&enc, name, &context.tokens, &n->fact.tokens, &n->segments[p], &run);
-    *stored += n->fact.tokens.n;
-    *computed += run;
-    is_context_free(&context);
-    inferscale_list_free(list);
-    return st;
+    memset(out, 0, sizeof *out);
+    out->first_exact = strncmp(text, "F1:", 3) == 0;
+    IS_TRY(is_policy_parse(text + (out->first_exact ? 3 : 0), &out->policy));
+    snprintf(out->name, sizeof out->name, "%s%s", out->first_exact ? "F1:" : "", out->policy.name);
+    return INFERSCALE_OK;
 }
 
+static int add_kind(study *s, const is_policy *policy)
+{
+    for (size_t i = 0; i < s->n_kinds; i++)
+        if (strcmp(s->kinds[i].policy.name, policy->name) == 0) return (int)i;
+    s->kinds[s->n_kinds].policy = *policy;
+    return (int)s->n_kinds++;
+}
+
+static is_status make_kinds(study *s)
+{
+    is_policy header;
+    bool wants_header = false;
+
+    s->header = NO_POLICY;
+    IS_TRY(is_policy_parse("header", &header));
+    for (size_t p = 0; p < s->o->n_policies; p++) {
+        s->of[p] = add_kind(s, &s->o->policies[p].policy);
+        wants_header = wants_header || s->o->policies[p].first_exact;
+    }
+    if (wants_header) s->header = add_kind(s, &header);
+    return INFERSCALE_OK;
+}
+
+static is_status on_facts(void *ctx, size_t n, const char *what)
+{
+    study *s = ctx;
+    (void)what;
+
+    s->done += n - 1;
+    return progress(s, "encoding");
+}
+
+/* The segment of a fact under a kind of policy, from the lab's own books. */
+static is_status load(study *s, size_t k, needed *n)
+{
+    const is_encoder enc = is_handle_encoder(s->l->is);
+    const char *policy = s->kinds[k].policy.name;
+    is_segment_row row;
+
+    if (!is_find_kept(&enc, &s->l->partition, policy, n->fact.id, &row))
+        return is_fail(INFERSCALE_E_CONTEXT, "a fact of %u tokens could not be encoded with %s; use a larger --ctx", n->fact.tokens.n, policy);
+    return is_vault_get(enc.vault, row.name, is_engine_describe(s->engine)->fingerprint, &n->segments[k]);
+}
+
+/* Encodes the conversation's facts under every kind of policy, as the product does, and takes those that are needed. */
 static is_status encode_all(study *s)
 {
-    for (size_t p = 0; p < s->o->n_policies; p++) {
-        uint64_t stored = 0, computed = 0;
+    is_encoder enc;
 
-        for (size_t i = 0; i < s->n_facts; i++) {
-            IS_TRY(encode(s, p, &s->facts[i], &stored, &computed));
-            IS_TRY(progress(s, s->o->policies[p].name));
-        }
-        for (size_t a = 0; a < s->f->n_arms; a++)
-            if (s->f->arms[a].policy == s->o->policies[p].name) s->f->arms[a].cost = (double)computed / (double)stored;
+    for (size_t k = 0; k < s->n_kinds; k++) { /* what is found by vectors needs them first */
+        is_policy_kind by = s->kinds[k].policy.kind;
+
+        if (by == IS_POLICY_NEAR || by == IS_POLICY_COMPANY || (by == IS_POLICY_PAGE && s->kinds[k].policy.order == IS_PAGE_TOPIC))
+            IS_TRY(is_handle_embed(s->l->is, &s->l->partition, NULL, NULL));
     }
+    IS_TRY(is_bank_partition_refresh(s->l->is->bank, &s->l->partition));
+    enc = is_handle_encoder(s->l->is);
+    enc.cancel = s->o->cancel;
+    for (size_t k = 0; k < s->n_kinds; k++) {
+        is_encode_job job = { .policy = &s->kinds[k].policy, .on_facts = on_facts, .ctx = s };
+        int64_t *ids = NULL;
+        size_t n = 0;
+        is_status st;
+
+        IS_TRY(is_bank_unencoded(enc.bank, &s->l->partition, enc.profile->fingerprint, job.policy->name, 0, &ids, &n));
+        st = is_encode_facts(&enc, &s->l->partition, ids, n, &job);
+        is_free(ids);
+        IS_TRY(st);
+        s->kinds[k].stored += job.tokens_stored;
+        s->kinds[k].computed += job.tokens_computed;
+        for (size_t i = 0; i < s->n_facts; i++) IS_TRY(load(s, k, &s->facts[i]));
+    }
+    for (size_t a = 0; a < s->f->n_arms; a++)
+        for (size_t p = 0; p < s->o->n_policies; p++) {
+            const kind *own = &s->kinds[s->of[p]], *header = s->header >= 0 ? &s->kinds[s->header] : NULL;
+
+            if (s->f->arms[a].policy != s->o->policies[p].name) continue;
+            s->f->arms[a].cost = (double)own->computed / (double)own->stored;
+            if (s->o->policies[p].first_exact && own != header) s->f->arms[a].cost += (double)header->computed / (double)header->stored;
+        }
     return INFERSCALE_OK;
 }
 
@@ -236,6 +298,18 @@ static is_status copy(const is_tokens *from, is_tokens *to)
     memcpy(to->ids, from->ids, from->n * sizeof *to->ids);
     to->n = from->n;
     return INFERSCALE_OK;
+}
+
+/* Gives the plan's first stored fact its rows behind the bare header. */
+static is_status exact_first(study *s, is_planned *planned)
+{
+    const is_plan *plan = is_planned_plan(planned);
+    const size_t at = is_planned_first(planned);
+
+    if (at == plan->n_parts) return INFERSCALE_OK;
+    for (size_t i = 0; i < s->n_facts; i++)
+        if (s->facts[i].fact.id == plan->parts[at].fact_id) return is_planned_replace(planned, at, s->facts[i].segments[s->header]);
+    return is_fail(INFERSCALE_E_INTERNAL, "a plan holds a fact that was not retrieved");
 }
 
 /* The question over its facts in the order given (NULL: as retrieved, best first); segments of a policy, or none. */
@@ -259,7 +333,7 @@ static is_status plan_new(study *s, const asked *q, const uint32_t *order, int p
         facts[i].id = from->fact.id;
         facts[i].version = from->fact.version;
         st = copy(&from->fact.tokens, &facts[i].tokens);
-        if (st == INFERSCALE_OK && policy != NO_POLICY) facts[i].segment = is_segment_ref(from->segments[policy]);
+        if (st == INFERSCALE_OK && policy != NO_POLICY) facts[i].segment = is_segment_ref(from->segments[s->of[policy]]);
     }
     if (st == INFERSCALE_OK) st = is_plan_new(s->l->is->profile, facts, n, &question, &opts, out);
     else for (size_t i = 0; facts && i < n; i++) is_tokens_free(&facts[i].tokens), is_segment_unref(facts[i].segment);
@@ -268,6 +342,11 @@ static is_status plan_new(study *s, const asked *q, const uint32_t *order, int p
         *out = NULL;
         st = is_fail(INFERSCALE_E_CONTEXT, "%u facts do not fit into a context of %u tokens; use a smaller --k or larger --ctx",
                      s->o->k, info->n_ctx);
+    }
+    if (st == INFERSCALE_OK && policy != NO_POLICY && s->o->policies[policy].first_exact) st = exact_first(s, *out);
+    if (st != INFERSCALE_OK) {
+        is_planned_free(*out);
+        *out = NULL;
     }
     is_tokens_free(&question);
     is_free(facts);
@@ -304,7 +383,7 @@ static is_status measure(study *s, fidelity_arm *arm, size_t at, const is_plan *
     arm->kl[at] = d.kl;
     arm->kl_first[at] = d.kl_first;
     arm->top1[at] = d.top1;
-    return gold ? trace_nll(s->trace, plan, opts, gold, &arm->nll[at]) : INFERSCALE_OK;
+    return gold && !s->o->no_nll ? trace_nll(s->trace, plan, opts, gold, &arm->nll[at]) : INFERSCALE_OK;
 }
 
 /* A yardstick: the mean over seeded permutations of all facts, or of all but the best. */
@@ -353,7 +432,7 @@ static is_status run_text(study *s, const asked *q, size_t at, const is_tokens *
     IS_TRY(trace_record(s->trace, plan, &opts));
     a->kl[at] = a->kl_first[at] = 0;
     a->top1[at] = 1;
-    IS_TRY(trace_nll(s->trace, plan, &opts, gold, &a->nll[at]));
+    if (!s->o->no_nll) IS_TRY(trace_nll(s->trace, plan, &opts, gold, &a->nll[at]));
     IS_TRY(measure(s, arm_of(s->f, "N"), at, plan, &other, NULL));
     IS_TRY(plan_new(s, q, NULL, NO_POLICY, 0, false, &none));
     st = measure(s, arm_of(s->f, "C"), at, is_planned_plan(none), &opts, gold);
@@ -499,7 +578,7 @@ static is_status run_conversation(study *s, uint32_t index, size_t want)
     if (st == INFERSCALE_OK) st = lab_remember_locomo(s->l, s->conversation, s->fact_ids);
     if (st == INFERSCALE_OK) st = choose(s, index, want);
     if (st == INFERSCALE_OK) st = gather(s);
-    s->total = s->done + s->n_facts * s->o->n_policies + s->n_questions;
+    s->total = s->done + s->conversation->n_observations * s->n_kinds + s->n_questions;
     if (st == INFERSCALE_OK) st = encode_all(s);
     for (size_t i = 0; i < s->n_questions && st == INFERSCALE_OK; i++) {
         st = run_question(s, &s->questions[i]);
@@ -560,7 +639,8 @@ is_status fidelity_run(lab *l, const fidelity_options *options, fidelity **out)
     s.f = is_calloc(1, sizeof *s.f);
     if (s.f == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     s.f->n_conversations = options->n_conversations;
-    st = trace_new(s.engine, options->n_tokens, &s.trace);
+    st = make_kinds(&s);
+    if (st == INFERSCALE_OK) st = trace_new(s.engine, options->n_tokens, &s.trace);
     if (st == INFERSCALE_OK) st = run_all(&s);
     trace_free(s.trace);
     if (st == INFERSCALE_E_CANCELLED && s.f->n_questions > 0) s.f->cancelled = true, st = INFERSCALE_OK;

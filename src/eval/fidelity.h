@@ -3,7 +3,8 @@
  * Arms, for each question over the same retrieved facts with the same token ids:
  *
  *   A       the text twin: everything computed jointly; the reference
- *   B       injected, one for each encoding policy and number of repaired facts
+ *   B       injected, one for each encoding policy and number of repaired facts; "F1:policy" takes the plan's first stored
+ *           fact from its rows behind the bare header, which are exact there, and the others from the policy
  *   C       no memory
  *   D       the question's own evidence only, as text (optional)
  *   N       A batched otherwise: the numerical floor
@@ -18,12 +19,20 @@
 #include "eval/lab.h"
 #include "eval/stats.h"
 
-enum { FIDELITY_POLICIES = 8, FIDELITY_REPAIRS = 4, FIDELITY_ARMS = FIDELITY_POLICIES * FIDELITY_REPAIRS + 6 };
+enum { FIDELITY_POLICIES = 16, FIDELITY_REPAIRS = 4, FIDELITY_ARMS = FIDELITY_POLICIES * FIDELITY_REPAIRS + 6 };
+
+/* What an arm B injects. */
+typedef struct fidelity_variant {
+    is_policy policy;
+    bool first_exact;         /* F1: */
+    char name[40];
+} fidelity_variant;
+is_status fidelity_variant_parse(const char *text, fidelity_variant *out); /* "POLICY" or "F1:POLICY"; E_INVALID */
 
 typedef struct fidelity_options {
     const locomo_conversation *const *conversations; /* [n_conversations] */
     size_t n_conversations;
-    is_policy policies[FIDELITY_POLICIES];
+    fidelity_variant policies[FIDELITY_POLICIES];
     size_t n_policies;
     uint32_t repairs[FIDELITY_REPAIRS];  /* the m best facts computed; 0 = none */
     size_t n_repairs;
@@ -34,6 +43,7 @@ typedef struct fidelity_options {
     uint32_t floor_batch;     /* decode size of arm N */
     int method;               /* retrieval: INFERSCALE_LEXICAL, ... */
     bool gold;                /* run arm D */
+    bool no_nll;              /* leave out the gold answer's likelihood: a third faster */
     uint64_t seed;
     const volatile int *cancel;          /* may be NULL; what is complete by then is kept */
     inferscale_progress_fn on_progress;  /* may be NULL */
@@ -45,7 +55,7 @@ typedef struct fidelity_arm {
     char name[8];
     const char *policy;       /* B; else NULL. Borrowed from the options */
     uint32_t repair;          /* B */
-    double cost;              /* B: tokens computed a token stored when its facts were encoded */
+    double cost;              /* B: tokens computed a token stored when the conversations' facts were encoded, all copies */
     double *kl, *kl_first, *top1, *nll;
 } fidelity_arm;
 

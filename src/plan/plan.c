@@ -8,6 +8,7 @@
 struct is_planned {
     is_plan plan, twin;
     uint32_t pos0;
+    bool begins;             /* with the profile's header */
     is_tokens *owned;        /* [n_owned] fact tokens */
     is_tokens question;      /* a copy */
     size_t n_owned;
@@ -107,6 +108,7 @@ static is_status lay_out(const is_profile *profile, is_plan_fact *facts, size_t 
     size_t kept;
 
     p->pos0 = opts->pos0;
+    p->begins = memory && !opts->next_turn && opts->pos0 == 0 && header->n > 0;
     if (fixed > opts->n_ctx_left)
         return is_fail(INFERSCALE_E_CONTEXT, "the question and its frame need %u tokens and the context has room for %u; shorten the "
                        "question, ask for fewer answer tokens, or open the model with a larger context", fixed, opts->n_ctx_left);
@@ -167,6 +169,31 @@ const is_plan *is_planned_plan(const is_planned *p)
 size_t is_planned_dropped(const is_planned *p)
 {
     return p->n_dropped;
+}
+
+size_t is_planned_first(const is_planned *p)
+{
+    const is_part *part = &p->plan.parts[1];
+
+    if (!p->begins || p->plan.n_parts < 2 || part->role != IS_ROLE_FACT || part->source != IS_SRC_STORED) return p->plan.n_parts;
+    return 1;
+}
+
+is_status is_planned_replace(is_planned *p, size_t part, is_segment *segment)
+{
+    is_part *at = &p->plan.parts[part];
+    const is_segment_desc *d = is_segment_info(segment);
+
+    if (part >= p->plan.n_parts || at->source != IS_SRC_STORED || d->n_tokens != at->n_tokens ||
+        memcmp(d->tokens, at->tokens, at->n_tokens * sizeof(int32_t)) != 0)
+        return is_fail(INFERSCALE_E_INVALID, "these rows are not of the plan's part %zu; encode the fact again", part);
+    for (size_t i = 0; i < p->n_owned; i++) {
+        if (p->segments[i] != at->segment || p->owned[i].ids != at->tokens) continue;
+        is_segment_unref(p->segments[i]);
+        p->segments[i] = at->segment = is_segment_ref(segment);
+        return INFERSCALE_OK;
+    }
+    return is_fail(INFERSCALE_E_INTERNAL, "a plan does not own its part %zu", part);
 }
 
 const is_plan *is_planned_twin(is_planned *p)

@@ -33,6 +33,11 @@ is_status is_plan_new(const is_profile *profile, is_plan_fact *facts, size_t n, 
 void is_planned_free(is_planned *p);
 const is_plan *is_planned_plan(const is_planned *p);
 size_t is_planned_dropped(const is_planned *p);
+/* The part that stands right behind the profile's header, at the beginning of a prompt, if it is a stored fact: there rows that
+ * were encoded behind that header alone are exact. n_parts if there is none. */
+size_t is_planned_first(const is_planned *p);
+/* Gives a stored part other rows of the same tokens (E_INVALID if they are not); takes a reference of its own. */
+is_status is_planned_replace(is_planned *p, size_t part, is_segment *segment);
 /* The text twin: same tokens, all COMPUTED. Borrowed from p. */
 const is_plan *is_planned_twin(is_planned *p);
 

@@ -1,0 +1,293 @@
+/* pages.c - the books of pages: which facts a page policy encoded together, lane by lane, in which order.
+ *
+ * A page is laid out here before anything is computed: a crash in between leaves facts that have a place and no segment, which
+ * is what the next encoding looks for. Places of old versions mean nothing and are swept when the page is written to. */
+#include <stdint.h>
+#include <string.h>
+
+#include "bank/sql.h"
+#include "base/mem.h"
+
+void is_page_free(is_page *page)
+{
+    is_free(page->facts);
+    *page = (is_page){ 0 };
+}
+
+static is_status add_fact(is_page *page, const is_page_fact *fact)
+{
+    if ((page->n & (page->n - 1)) == 0) { /* capacity: the next power of two */
+        is_page_fact *grown = is_realloc(page->facts, (page->n ? page->n * 2 : 1) * sizeof *grown);
+
+        if (!grown) return is_fail(INFERSCALE_E_NOMEM, "no memory for a page of facts; free some memory and try again");
+        page->facts = grown;
+    }
+    page->facts[page->n++] = *fact;
+    return INFERSCALE_OK;
+}
+
+/* What is still true of the page's places, in order. */
+static is_status read_facts(is_bank *b, const is_partition *p, is_page *page)
+{
+    is_status st = INFERSCALE_OK, ended;
+    sql q = sql_open(b, "SELECT f.item_id, f.version, f.lead FROM page_facts f CROSS JOIN items i ON i.partition_id ="
+                        " f.partition_id AND i.id = f.item_id AND i.version = f.version WHERE f.page_id = ?2 AND"
+                        " f.partition_id = ?1 ORDER BY f.slot");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, page->id);
+    while (st == INFERSCALE_OK && sql_row(&q)) {
+        is_page_fact fact = { .dep = { sqlite3_column_int64(q.stmt, 0), sqlite3_column_int(q.stmt, 1) },
+                              .lead = sqlite3_column_int(q.stmt, 2) != 0 };
+
+        st = add_fact(page, &fact);
+        page->n_lead += st == INFERSCALE_OK && fact.lead;
+    }
+    if (st != INFERSCALE_OK) q.rc = SQLITE_OK;
+    ended = sql_end(&q);
+    return st != INFERSCALE_OK ? st : ended;
+}
+
+/* The page in the statement's first row (id, lane, open), with its facts; E_NOTFOUND without a row. */
+static is_status read_page(is_bank *b, const is_partition *p, sql *q, is_page *out)
+{
+    bool found = sql_row(q);
+
+    if (found) {
+        out->id = sqlite3_column_int64(q->stmt, 0);
+        out->lane = (uint32_t)sqlite3_column_int64(q->stmt, 1);
+        out->open = sqlite3_column_int(q->stmt, 2) != 0;
+    }
+    IS_TRY(sql_end(q));
+    if (!found) return is_fail(INFERSCALE_E_NOTFOUND, "there is no such page; lay one out");
+    return read_facts(b, p, out);
+}
+
+is_status is_bank_lane(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                       uint32_t lane, is_page *out)
+{
+    is_status st;
+    sql q;
+
+    *out = (is_page){ 0 };
+    IS_TRY(bank_read_begin(b));
+    q = sql_open(b, "SELECT id, lane, open FROM pages WHERE partition_id = ?1 AND fingerprint = ?2 AND policy = ?3 AND lane ="
+                    " ?4 ORDER BY id DESC LIMIT 1");
+    sql_i64(&q, p->id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    sql_i64(&q, lane);
+    st = bank_read_end(b, read_page(b, p, &q, out));
+    if (st != INFERSCALE_OK) is_page_free(out);
+    return st;
+}
+
+/* The page where a fact's version has its own place. The lock is held. */
+static is_status place_of(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy, int64_t item,
+                          int version, int64_t *page)
+{
+    is_status st;
+    sql q = sql_open(b, "SELECT f.page_id FROM page_facts f INDEXED BY page_facts_by_item CROSS JOIN pages g ON g.id ="
+                        " f.page_id WHERE f.partition_id = ?1 AND f.item_id = ?2 AND f.version = ?3 AND f.lead = 0 AND"
+                        " g.fingerprint = ?4 AND g.policy = ?5 ORDER BY f.page_id LIMIT 1");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, item);
+    sql_i64(&q, version);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    *page = sql_one_i64(&q, 0, &st);
+    return st;
+}
+
+is_status is_bank_page_of(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                          int64_t fact_id, int version, is_page *out)
+{
+    int64_t page = 0;
+    is_status st;
+
+    *out = (is_page){ 0 };
+    IS_TRY(bank_read_begin(b));
+    st = place_of(b, p, fingerprint, policy, fact_id, version, &page);
+    if (st == INFERSCALE_OK) {
+        sql q = sql_open(b, "SELECT id, lane, open FROM pages WHERE partition_id = ?1 AND id = ?2");
+
+        sql_i64(&q, p->id);
+        sql_i64(&q, page);
+        st = read_page(b, p, &q, out);
+    }
+    st = bank_read_end(b, st);
+    if (st != INFERSCALE_OK) is_page_free(out);
+    return st;
+}
+
+is_status is_bank_paged(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                        size_t *n_facts)
+{
+    is_status st;
+    sql q;
+
+    *n_facts = 0;
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT count(*) FROM pages g CROSS JOIN page_facts f ON f.page_id = g.id AND f.lead = 0 WHERE"
+                    " g.partition_id = ?1 AND g.fingerprint = ?2 AND g.policy = ?3");
+    sql_i64(&q, p->id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    *n_facts = (size_t)sql_one_i64(&q, 0, &st);
+    bank_unlock(b);
+    return st;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------------------------------- */
+
+static is_status check_epoch(is_bank *b, const is_partition *p, int64_t epoch)
+{
+    is_status st;
+    int64_t now;
+    sql q = sql_open(b, "SELECT epoch FROM partitions WHERE id = ?1");
+
+    sql_i64(&q, p->id);
+    now = sql_one_i64(&q, -1, &st);
+    if (st != INFERSCALE_OK || now == epoch) return st;
+    return is_fail(INFERSCALE_E_STALE, "memory was changed or forgotten while pages were laid out; lay them out again");
+}
+
+static is_status sweep(is_bank *b, const is_partition *p, int64_t page)
+{
+    sql q = sql_open(b, "DELETE FROM page_facts WHERE page_id = ?2 AND partition_id = ?1 AND NOT EXISTS(SELECT 1 FROM items i"
+                        " WHERE i.partition_id = ?1 AND i.id = page_facts.item_id AND i.version = page_facts.version)");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, page);
+    return sql_run(&q, NULL);
+}
+
+static is_status append(is_bank *b, const is_partition *p, int64_t page, const is_dep *fact, bool lead)
+{
+    sql q;
+
+    IS_TRY(bank_check_dep(b, p, fact->item_id, fact->version));
+    q = sql_open(b, "INSERT INTO page_facts(partition_id, page_id, slot, item_id, version, lead) VALUES(?1, ?2, (SELECT"
+                    " ifnull(max(slot), 0) + 1 FROM page_facts WHERE page_id = ?2), ?3, ?4, ?5)");
+    sql_i64(&q, p->id);
+    sql_i64(&q, page);
+    sql_i64(&q, fact->item_id);
+    sql_i64(&q, fact->version);
+    sql_i64(&q, lead);
+    return sql_run(&q, NULL);
+}
+
+/* The new page; the lane's pages before it take no more. Pages that forgetting emptied go on the way. */
+static is_status turn_page(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy, uint32_t lane,
+                           int64_t *id)
+{
+    sql q = sql_open(b, "DELETE FROM pages WHERE partition_id = ?1 AND fingerprint = ?2 AND policy = ?3 AND lane = ?4 AND NOT"
+                        " EXISTS(SELECT 1 FROM page_facts f WHERE f.page_id = pages.id AND f.lead = 0)");
+
+    sql_i64(&q, p->id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    sql_i64(&q, lane);
+    IS_TRY(sql_run(&q, NULL));
+    q = sql_open(b, "UPDATE pages SET open = 0 WHERE partition_id = ?1 AND fingerprint = ?2 AND policy = ?3 AND lane = ?4");
+    sql_i64(&q, p->id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    sql_i64(&q, lane);
+    IS_TRY(sql_run(&q, NULL));
+    q = sql_open(b, "INSERT INTO pages(partition_id, fingerprint, policy, lane) VALUES(?1, ?2, ?3, ?4)");
+    sql_i64(&q, p->id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    sql_i64(&q, lane);
+    IS_TRY(sql_run(&q, NULL));
+    *id = sqlite3_last_insert_rowid(b->db);
+    return INFERSCALE_OK;
+}
+
+static is_status lay(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t *fingerprint, const char *policy,
+                     const is_page *page, int64_t *id)
+{
+    IS_TRY(check_epoch(b, p, epoch));
+    if (*id == 0) IS_TRY(turn_page(b, p, fingerprint, policy, page->lane, id));
+    IS_TRY(sweep(b, p, *id));
+    for (size_t i = 0; i < page->n; i++) {
+        const is_page_fact *f = &page->facts[i];
+        int64_t other = 0;
+
+        if (!f->lead) IS_TRY(place_of(b, p, fingerprint, policy, f->dep.item_id, f->dep.version, &other));
+        if (other)
+            return is_fail(INFERSCALE_E_STALE, "fact %lld was laid out by another encoder meanwhile; look again",
+                           (long long)f->dep.item_id);
+        IS_TRY(append(b, p, *id, &f->dep, f->lead));
+    }
+    if (!page->open) {
+        sql q = sql_open(b, "UPDATE pages SET open = 0 WHERE partition_id = ?1 AND id = ?2");
+
+        sql_i64(&q, p->id);
+        sql_i64(&q, *id);
+        IS_TRY(sql_run(&q, NULL));
+    }
+    return INFERSCALE_OK;
+}
+
+is_status is_bank_lay_page(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
+                           const char *policy, is_page *page)
+{
+    int64_t id = page->id;
+    is_status st;
+
+    IS_TRY(bank_begin(b));
+    st = bank_end(b, lay(b, p, epoch, fingerprint, policy, page, &id));
+    if (st == INFERSCALE_OK) page->id = id;
+    return st;
+}
+
+/* ---- Rows that a page needs no more -------------------------------------------------------------------------------------- */
+
+/* Doomed, unless another segment uses the same file. */
+static is_status retire_name(is_bank *b, const is_partition *p, const uint8_t *name, is_names *stale)
+{
+    is_status st;
+    int64_t used;
+    sql q = sql_open(b, "SELECT 1 FROM segments WHERE partition_id = ?1 AND name = ?2");
+
+    sql_i64(&q, p->id);
+    sql_blob(&q, name, IS_HASH_BYTES);
+    used = sql_one_i64(&q, 0, &st);
+    if (st != INFERSCALE_OK || used) return st;
+    q = sql_open(b, "INSERT INTO doomed(partition_id, name) VALUES(?1, ?2) ON CONFLICT DO NOTHING");
+    sql_i64(&q, p->id);
+    sql_blob(&q, name, IS_HASH_BYTES);
+    IS_TRY(sql_run(&q, NULL));
+    return bank_names_add(stale, name);
+}
+
+is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                         int64_t fact_id, is_names *stale)
+{
+    is_segment_row *rows = NULL;
+    size_t n = 0;
+    is_status st;
+    sql q;
+
+    *stale = (is_names){ 0 };
+    IS_TRY(is_bank_segments(b, p, fingerprint, policy, fact_id, &rows, &n));
+    st = n ? bank_begin_lazy(b) : INFERSCALE_OK;
+    if (st != INFERSCALE_OK || n == 0) {
+        is_free(rows);
+        return st;
+    }
+    q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND policy = ?4");
+    sql_i64(&q, p->id);
+    sql_i64(&q, fact_id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    st = sql_run(&q, NULL);
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) st = retire_name(b, p, rows[i].name, stale);
+    st = bank_end_lazy(b, st);
+    if (st != INFERSCALE_OK) is_names_free(stale);
+    is_free(rows);
+    return st;
+}

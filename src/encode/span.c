@@ -1,0 +1,177 @@
+/* span.c - rows of spans: captured, un-rotated, named, rounded once into segments, stored and entered in the books.
+ *
+ * The order makes a crash harmless: a file is durable before the books name it; a file that the books do not name is never
+ * served. The books accept it only if the memory did not change meanwhile (epoch and versions), else the file goes again. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "encode/encode.h"
+
+/* Raised when the meaning of rows changes without any input changing. */
+static const char naming_scheme[] = "inferscale segment 2";
+/* What a context's rows are held in while the span is computed: the engine's live cache, computed there, or rounded to a
+ * segment's codec first and then put there. */
+static const char held_live[] = "f16 live", held_stored[] = "f16 stored";
+
+static void name_context(is_hash *h, const is_context *c, uint32_t n_behind)
+{
+    uint32_t n_stored = 0;
+
+    for (uint32_t i = 0; i < c->n_stored; i++) n_stored += is_segment_info(c->stored[i])->n_tokens;
+    is_hash_field(h, held_live, sizeof held_live);
+    is_hash_field(h, c->tokens.ids, (c->tokens.n - n_stored - n_behind) * sizeof(int32_t));
+    for (uint32_t i = 0; i < c->n_stored; i++) {
+        is_hash_field(h, held_stored, sizeof held_stored);
+        is_hash_field(h, is_segment_info(c->stored[i])->name, IS_HASH_BYTES);
+    }
+    if (n_behind) is_hash_field(h, c->tokens.ids + c->tokens.n - n_behind, n_behind * sizeof(int32_t));
+}
+
+is_status is_segment_name(const is_partition *p, const is_engine_info *model, const is_profile *profile, const is_context *contexts,
+                          size_t n, uint32_t n_behind, const is_tokens *span, uint8_t out[IS_HASH_BYTES])
+{
+    is_hash *h = NULL;
+
+    IS_TRY(is_hash_new(p->key, &h));
+    is_hash_field(h, naming_scheme, sizeof naming_scheme);
+    is_hash_field(h, model->fingerprint, IS_HASH_BYTES);
+    is_hash_u64(h, n);
+    for (size_t i = 0; i < n; i++) name_context(h, &contexts[i], contexts[i].n_stored ? n_behind : 0);
+    is_hash_field(h, span->ids, span->n * sizeof(int32_t));
+    is_hash_u64(h, profile->codec);
+    is_hash_end(h, out);
+    return INFERSCALE_OK;
+}
+
+/* ---- Rows ---------------------------------------------------------------------------------------------------------------- */
+
+is_status is_rows_new(const is_geometry *g, uint32_t n_tokens, is_rows *out)
+{
+    size_t head = (g->n_planes * sizeof(float *) + 63) / 64 * 64, bytes = is_geometry_width(g) * n_tokens * sizeof(float);
+    uint8_t *block = is_malloc_aligned(64, head + bytes);
+    float *at = (float *)(void *)(block + head);
+
+    *out = (is_rows){ .rows = (float **)(void *)block, .n_tokens = n_tokens };
+    if (!block) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the KV of %u tokens", n_tokens);
+    memset(at, 0, bytes);
+    for (uint32_t i = 0; i < g->n_planes; i++) {
+        out->rows[i] = at;
+        at += (size_t)is_plane_width(&g->planes[i]) * n_tokens;
+    }
+    return INFERSCALE_OK;
+}
+
+void is_rows_free(is_rows *r)
+{
+    is_free(r->rows);
+    *r = (is_rows){ 0 };
+}
+
+static is_status capture(const is_encoder *enc, is_capture *c, size_t n)
+{
+    is_status st = INFERSCALE_E_BUSY;
+
+    while (st == INFERSCALE_E_BUSY) {
+        if (enc->cancel && *enc->cancel) return is_fail(INFERSCALE_E_CANCELLED, "encoding was cancelled; run it again to go on");
+        st = is_engine_capture_many(enc->engine, c, n);
+        if (st != INFERSCALE_E_BUSY || !enc->background || !enc->on_busy) return st;
+        IS_TRY(enc->on_busy(enc->busy_ctx));
+    }
+    return st;
+}
+
+is_status is_capture_spans(const is_encoder *enc, const is_span *spans, size_t n, is_rows *out)
+{
+    const is_geometry *g = is_engine_geometry(enc->engine);
+    is_capture *c = is_calloc(n + 1, sizeof *c);
+    is_status st = c ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the capture of %zu spans", n);
+
+    memset(out, 0, n * sizeof *out);
+    if (!g) st = is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be stored: %s", is_engine_describe(enc->engine)->why_not);
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
+        const is_context *context = spans[i].context;
+
+        st = is_rows_new(g, spans[i].tokens->n, &out[i]);
+        c[i] = (is_capture){ .context = context->tokens.ids, .n_context = context->tokens.n, .span = spans[i].tokens->ids,
+                             .n_span = spans[i].tokens->n, .stored = context->stored, .n_stored = context->n_stored,
+                             .background = enc->background, .cancel = enc->cancel, .rows = out[i].rows };
+    }
+    if (st == INFERSCALE_OK) st = capture(enc, c, n);
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
+        out[i].n_computed = c[i].n_computed;
+        for (uint32_t j = 0; j < g->n_planes && st == INFERSCALE_OK; j++)
+            st = is_rope_rows(enc->rope, &g->planes[j], out[i].rows[j], c[i].n_span, c[i].n_context, -1);
+    }
+    for (size_t i = 0; i < n && st != INFERSCALE_OK; i++) is_rows_free(&out[i]);
+    is_free(c);
+    return st;
+}
+
+is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, const uint8_t name[IS_HASH_BYTES],
+                          const is_tokens *span, uint32_t n_context, is_segment **out)
+{
+    const is_geometry *g = is_engine_geometry(enc->engine);
+    is_segment_desc desc = { .codec = enc->profile->codec, .n_tokens = span->n, .tokens = span->ids, .n_context = n_context, .geometry = g };
+    const float **rows = is_malloc((g->n_planes + 1) * sizeof *rows);
+    is_status st;
+
+    *out = NULL;
+    if (!rows) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the KV of %u tokens", span->n);
+    for (uint32_t i = 0; i < g->n_planes; i++) rows[i] = r->rows[i] + (size_t)from * is_plane_width(&g->planes[i]);
+    memcpy(desc.name, name, IS_HASH_BYTES);
+    memcpy(desc.fingerprint, is_engine_describe(enc->engine)->fingerprint, IS_HASH_BYTES);
+    st = is_segment_new(&desc, rows, out);
+    is_free(rows);
+    return st;
+}
+
+/* ---- Into the books ------------------------------------------------------------------------------------------------------ */
+
+/* Until the books name it, a file is doomed: a process that dies in between leaves nothing that they do not know. */
+static is_status store(const is_encoder *enc, const is_partition *p, const is_made *m)
+{
+    IS_TRY(is_bank_doom(enc->bank, p, m->row.name));
+    return enc->replace ? is_vault_replace(enc->vault, m->segment) : is_vault_put(enc->vault, m->segment);
+}
+
+is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *made, size_t n)
+{
+    is_segment_entry *entries = is_calloc(n + 1, sizeof *entries);
+    bool *was_there = is_calloc(n + 1, sizeof *was_there);
+    is_status st = entries && was_there ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu segments", n);
+    size_t n_stored = 0;
+
+    for (; n_stored < n && st == INFERSCALE_OK; n_stored++) {
+        is_made *m = &made[n_stored];
+
+        m->row.bytes = is_segment_bytes(m->segment);
+        entries[n_stored] = (is_segment_entry){ .row = m->row, .deps = m->deps, .n_deps = m->n_deps };
+        was_there[n_stored] = is_vault_has(enc->vault, m->row.name);
+        st = store(enc, p, m);
+    }
+    if (st == INFERSCALE_OK) st = is_bank_put_segments(enc->bank, p, p->epoch, enc->profile->fingerprint, entries, n);
+    for (size_t i = 0; i < n_stored && st != INFERSCALE_OK; i++)
+        if (!was_there[i]) (void)is_vault_remove(enc->vault, made[i].row.name);
+    for (size_t i = 0; i < n; i++) {
+        is_segment_unref(made[i].segment);
+        made[i].segment = NULL;
+    }
+    is_free(entries);
+    is_free(was_there);
+    return st;
+}
+
+bool is_find_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id, is_segment_row *row)
+{
+    is_segment_row *rows = NULL;
+    size_t n = 0;
+    bool found = false;
+
+    if (is_bank_segments(enc->bank, p, enc->profile->fingerprint, policy, fact_id, &rows, &n) != INFERSCALE_OK) return false;
+    for (size_t i = 0; i < n && !found; i++) {
+        found = is_vault_has(enc->vault, rows[i].name);
+        if (found) *row = rows[i];
+    }
+    is_free(rows);
+    return found;
+}
