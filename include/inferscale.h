@@ -97,7 +97,8 @@ extern "C" {
     X(E_DENIED, 15, "permission denied")                                                                                       \
     X(E_STALE, 16, "memory changed meanwhile; plan again")                                                                     \
     X(E_PARSE, 17, "input does not parse")                                                                                     \
-    X(E_INTERNAL, 18, "internal error; the handle is poisoned")
+    X(E_INTERNAL, 18, "internal error; the handle is poisoned")                                                                 \
+    X(E_TRACE, 19, "forgotten, but a trace of it was found")
 
 typedef enum inferscale_status {
 #define INFERSCALE_X(name, value, meaning) INFERSCALE_##name = value,
@@ -145,6 +146,8 @@ typedef struct inferscale_options {
     int flash_attention;      /* INFERSCALE_FA_*; AUTO = measured at first load */
     uint64_t ram_bytes;       /* budget of the RAM tier; 0 = 1 GiB */
     int read_only;            /* 1 = never write; the store must exist */
+    int background;           /* 1 = embed and encode what is remembered in the background: see "Background encoder" */
+    uint64_t max_pending;     /* background: remembering is refused (E_BUSY) while so many items wait; 0 = 100,000 */
     inferscale_log_fn on_log; /* may be NULL */
     void *log_ctx;
     const char *refine;       /* encoding policy of the second stage, in idle time: "company:N", ...; NULL = the default, "none" = off */
@@ -156,6 +159,10 @@ typedef struct inferscale_options {
  * open if it is not NULL. The model and the embedder are loaded at first use, not here. Errors: E_INVALID, E_IO, E_FULL,
  * E_READONLY, E_DENIED, E_FOREIGN (another application's or a newer version's bank), E_CORRUPT, E_NOMEM. */
 INFERSCALE_API inferscale_status inferscale_open(inferscale **out, const inferscale_options *options);
+
+/* Why a store that was to be opened for writing is open for reading only: its disk is full. It can be read and asked; what it needs to
+ * write again is space. "" = it is open as asked. Lives as long as the handle. */
+INFERSCALE_API const char *inferscale_notice(const inferscale *is);
 
 /* Closes the handle and frees all it owns. NULL is allowed. No other thread may be inside a call. */
 INFERSCALE_API void inferscale_close(inferscale *is);
@@ -185,10 +192,13 @@ enum { INFERSCALE_EVENT_ADD = 1, INFERSCALE_EVENT_UPDATE = 2, INFERSCALE_EVENT_D
 typedef struct inferscale_event {
     int64_t id;   /* the fact's id */
     int event;    /* INFERSCALE_EVENT_*; NONE = the same text is already there (id is its id) */
+    int again;    /* 1 = a text that was forgotten once, and is remembered now because you said so; it may be extracted again too */
+    int64_t same_as; /* another fact of this owner with the same text, which did not make this one superfluous; 0 = none */
 } inferscale_event;
 
 /* Adds n facts in one transaction: durable and findable by words when it returns. events[n] may be NULL. All or nothing.
- * Errors: E_INVALID (which fact and why), E_READONLY, E_FULL, E_IO, E_BUSY. */
+ * Errors: E_INVALID (which fact and why), E_READONLY, E_FULL, E_IO, E_BUSY (another process holds the bank for long; or more than
+ * max_pending items wait for the background encoder: wait with inferscale_encode_wait). */
 INFERSCALE_API inferscale_status inferscale_remember(inferscale *is, const inferscale_scope *scope, const inferscale_fact *facts,
                                                      size_t n, inferscale_event *events);
 
@@ -205,17 +215,74 @@ typedef struct inferscale_turn {
 INFERSCALE_API inferscale_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, const inferscale_turn *turns,
                                                       size_t n, int64_t *ids);
 
-/* Makes a new version of a fact (metadata NULL keeps it). Errors: E_NOTFOUND (also: not in this partition), E_INVALID, ... */
+/* Makes a new version of a fact (metadata NULL keeps it). The old version stays in the history, valid until the new one's
+ * valid_from. When it returns no token that is generated depends on the old text, in other processes of this machine either.
+ * Errors: E_NOTFOUND (also: not in this partition), E_INVALID, E_BUSY (changed, but a question that uses the old text has not
+ * ended in 10 s; it ends before its next token), ... */
 INFERSCALE_API inferscale_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64_t id,
                                                    const inferscale_fact *fact);
 
+/* Adds a fact of its own that takes the place of fact `id`: the old one's validity ends where the new one's begins. Both stay,
+ * each with its history, and inferscale_item.superseded_by of the old one leads to the new one. *new_id may be NULL. Errors as
+ * inferscale_update; E_INVALID also if the new fact is valid only from before the old one, or the old one was superseded. */
+INFERSCALE_API inferscale_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, int64_t id,
+                                                      const inferscale_fact *fact, int64_t *new_id);
+
+/* Pinned facts are always found first, and used by every question (of those that pass its filters), at most INFERSCALE_PINNED_MAX
+ * in a partition and k in a search. pinned = 0 takes the pin off. Errors: E_NOTFOUND, E_INVALID (a turn), E_FULL (too many). */
+enum { INFERSCALE_PINNED_MAX = 8 };
+INFERSCALE_API inferscale_status inferscale_pin(inferscale *is, const inferscale_scope *scope, int64_t id, int pinned);
+
 /* Deletes the facts and turns with these ids: their text, versions, index rows, embeddings and KV segments, and every segment
- * whose encoding context held them. *n_deleted (may be NULL) = how many were there. Unknown ids are not an error. */
+ * whose encoding context held them (it is encoded again by the next encode). The turn that a forgotten fact came from is withdrawn:
+ * it stays in the conversation's record (ls, show, export), and is not found, not put into contexts and not extracted from any
+ * more. When it returns no token that is generated depends on what is forgotten, in other processes of this machine either. A keyed
+ * hash of each forgotten fact's text stays, so that it is not extracted again. *n_deleted (may be NULL) = how many were there.
+ * Unknown ids are not an error. Not to be called from on_text: it waits for the answer that is under way. Errors: E_BUSY (all is
+ * forgotten, but a question that uses it has not ended in 10 s; it ends before its next token), E_READONLY, E_IO, ... */
 INFERSCALE_API inferscale_status inferscale_forget(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n,
                                                    size_t *n_deleted);
 
 /* Forgets everything in the scope; with agent, run or app beside user only what carries these attributes. */
 INFERSCALE_API inferscale_status inferscale_forget_all(inferscale *is, const inferscale_scope *scope, size_t *n_deleted);
+
+typedef struct inferscale_forget_options {
+    size_t struct_size;
+    int all;             /* everything in the scope; n must be 0 */
+    int expired;         /* the facts of the scope that have expired; n must be 0 */
+    int with_turns;      /* a fact's source turn is deleted too, not only withdrawn */
+    int with_facts;      /* a turn takes the facts with it that came from it */
+    int prove;           /* look for what was forgotten in every file of the store afterwards */
+    uint32_t wait_ms;    /* for questions under way, and for readers that keep the bank's log; 0 = 10,000 */
+    inferscale_progress_fn on_progress; /* of the proof: bytes. NULL = none */
+    void *progress_ctx;
+} inferscale_forget_options;
+
+#define INFERSCALE_FORGET_OPTIONS_INIT { .struct_size = sizeof(inferscale_forget_options) }
+
+typedef struct inferscale_forget_report {
+    uint64_t forgotten;      /* facts and turns deleted */
+    uint64_t withdrawn;      /* source turns that stay in the record and are not used any more */
+    uint64_t segments;       /* files of KV destroyed */
+    uint64_t reencode;       /* other facts that lost KV because its context held what was forgotten: the next encode makes it anew */
+    uint64_t pending;        /* questions that use what was forgotten and had not ended when the time was over (E_BUSY) */
+    /* With prove: */
+    int proven;              /* 1 = every file was searched and nothing found */
+    uint64_t needles;        /* pieces looked for: of texts, normalised texts, vectors, 64-byte windows of KV */
+    uint64_t unsearched;     /* pieces too short (under 8 bytes) or too uniform to look for, and windows beyond the limit of memory */
+    uint64_t scanned_bytes, scanned_files;
+    uint64_t traces;         /* hits that nothing accounts for; trace_text has the first ones, a line each: FILE, offset, what */
+    uint64_t allowed;        /* hits that rows account for which hold the same bytes; allowed_text the first ones */
+    char trace_text[2048], allowed_text[2048];
+} inferscale_forget_report;
+
+/* inferscale_forget with all there is to say. report (may be NULL) is filled in also on failure. What the proof looks for is held in
+ * memory during the call only. Not looked for: backups and exports elsewhere, older blocks of copy-on-write filesystems and SSDs,
+ * swap, core dumps, other processes' memory. Errors as inferscale_forget; E_TRACE (a trace was found), E_BUSY (also: a reader keeps
+ * the bank's write-ahead log from being emptied). In both cases all is forgotten, and its ids lead nowhere any more; end the reader,
+ * and a call with n = 0 empties the log. */
+INFERSCALE_API inferscale_status inferscale_forget_with(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n,
+                                                        const inferscale_forget_options *options, inferscale_forget_report *report);
 
 /* ---- Find ---------------------------------------------------------------------------------------------------------------- */
 
@@ -236,6 +303,10 @@ typedef struct inferscale_item {
     const char *metadata;     /* JSON object */
     const char *user, *agent, *run, *app; /* attributes; "" if not set */
     int kv_ready;             /* facts: 1 if KV for the current model and policy is in the vault */
+    int pinned;               /* facts: inferscale_pin */
+    int withdrawn;            /* turns: a fact that came from it was forgotten; it is not found and not used any more */
+    int expired;              /* 1 = its time is over: not found, not used; inferscale_forget_with (expired) deletes it */
+    int64_t superseded_by;    /* facts: inferscale_supersede; 0 = none */
 } inferscale_item;
 
 typedef struct inferscale_list {
@@ -255,7 +326,7 @@ typedef struct inferscale_recall_options {
     int has_threshold;     /* 1 = drop items with score < threshold */
     double threshold;
     int64_t from, to;      /* event time in [from, to]; 0 = open */
-    int64_t as_of;         /* facts valid at this time; 0 = now */
+    int64_t as_of;         /* facts as they were valid at this time, older versions included; 0 = now */
     const char *metadata;  /* JSON object whose members must all be equal in the item's metadata; NULL = any */
 } inferscale_recall_options;
 
@@ -296,6 +367,47 @@ typedef struct inferscale_encode_options {
 /* Embeds and computes the KV of everything in the scope that lacks it. options may be NULL. Safe to interrupt. Errors:
  * E_MODEL, E_ENGINE, E_UNSUPPORTED (this model's KV cannot be injected; asking still works, from text), E_FULL, E_IO. */
 INFERSCALE_API inferscale_status inferscale_encode(inferscale *is, const inferscale_scope *scope, inferscale_encode_options *options);
+
+/* ---- Background encoder -------------------------------------------------------------------------------------------------- */
+
+/* With inferscale_options.background a thread of the handle embeds and encodes what is remembered, by this handle and by others on
+ * the same store, in all partitions by turns. remember returns when the text is durable and found by words; until a fact's KV is
+ * there it is served as text, and the answer says so. Questions come first: work in progress is dropped within milliseconds and done
+ * again later. What waits is kept in the store alone, so a restart goes on where a kill stopped it. Of several handles on one store
+ * one does the work of a model, policy and embedder, the others take over when it ends. The model is loaded as soon as there is
+ * something to encode. Failures (a model that is gone, a full disk) are kept here, logged, and tried again after 0.2 s to 60 s. Off by
+ * default: for programs that end after a few calls inferscale_encode is right. */
+typedef struct inferscale_encoder_state {
+    size_t struct_size;
+    int background;          /* 1 = this handle has a background encoder */
+    int running;             /* 1 = it is working now */
+    int elsewhere;           /* 1 = another handle or process does the work; this one watches */
+    int model_known;         /* 0 = no model is loaded: n_unencoded counts facts without KV of any model */
+    uint64_t n_unembedded;   /* items of the scope that wait for an embedding, those that cannot be embedded included */
+    uint64_t n_unencoded;    /* facts of the scope that wait for KV under the handle's policy; 0 if the model's cannot be injected */
+    uint64_t n_unrefined;    /* facts of the scope that wait for the second stage; 0 if there is none */
+    uint64_t n_passed;       /* items of the scope that were passed over: too long for the model; text serves */
+    double lag_s;            /* age of the oldest item that waits in the scope; 0 = none does */
+    double facts_per_s;      /* of late, while encoding */
+    uint64_t items_embedded, facts_encoded, facts_refined, tokens_stored, tokens_computed; /* by this handle's encoder */
+    uint64_t aborted_for_questions; /* passes dropped because a question came */
+    uint64_t n_errors;
+    inferscale_status error; /* of the last failure; INFERSCALE_OK = all has succeeded since */
+    char last_error[512];    /* its sentence, kept after it is over; "" = none yet */
+    int64_t error_time;
+    double retry_s;          /* until it is tried again */
+} inferscale_encoder_state;
+
+#define INFERSCALE_ENCODER_STATE_INIT { .struct_size = sizeof(inferscale_encoder_state) }
+
+/* Fills *out (initialised with INFERSCALE_ENCODER_STATE_INIT) for a scope; NULL = the whole store, which looks at every item. Loads
+ * no model. An owner nobody knows has nothing waiting. Errors: E_INVALID, E_IO. */
+INFERSCALE_API inferscale_status inferscale_encode_status(inferscale *is, const inferscale_scope *scope, inferscale_encoder_state *out);
+
+/* Waits until nothing of the scope (NULL = of the store) waits for its embedding or its KV, the second stage apart, at most
+ * timeout_ms (< 0 = for ever). Errors: E_INVALID (no background encoder), E_BUSY (time is over; how many still wait), or what the
+ * encoder fails with, when it has failed three times in a row. */
+INFERSCALE_API inferscale_status inferscale_encode_wait(inferscale *is, const inferscale_scope *scope, int64_t timeout_ms);
 
 /* ---- Ask ----------------------------------------------------------------------------------------------------------------- */
 
@@ -350,6 +462,32 @@ INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL i
 INFERSCALE_API inferscale_status inferscale_ask(inferscale *is, const inferscale_scope *scope, const char *question,
                                                 const inferscale_ask_options *options, inferscale_answer **out);
 
+/* What inferscale_ask would run, without running it. */
+typedef struct inferscale_preview_part {
+    const char *role;       /* "header", "fact", "footer", "question" or "tail"; static */
+    int source;             /* INFERSCALE_SOURCE_*: who would provide its KV */
+    int64_t id;             /* facts; else 0 */
+    int version;
+    double score;
+    uint32_t position, tokens;
+    const char *text;       /* as the model would read it, control tokens written out */
+} inferscale_preview_part;
+
+typedef struct inferscale_preview {
+    int mode;               /* as in inferscale_answer */
+    char *prompt, *fallback;
+    inferscale_preview_part *parts; /* in prompt order */
+    size_t n_parts, n_dropped;
+    uint32_t tokens_prompt, tokens_stored, tokens_computed;
+    double embed_ms, recall_ms, plan_ms;
+} inferscale_preview;
+
+/* Finds the facts and plans, as inferscale_ask does with the same arguments; the model's tokenizer is used, the model does not run.
+ * *out is freed with inferscale_preview_free. Errors as inferscale_ask. */
+INFERSCALE_API inferscale_status inferscale_dry_run(inferscale *is, const inferscale_scope *scope, const char *question,
+                                                    const inferscale_ask_options *options, inferscale_preview **out);
+INFERSCALE_API void inferscale_preview_free(inferscale_preview *preview); /* NULL is allowed */
+
 /* A conversation: earlier turns stay in the engine's cache; new memory is placed before the newest user turn. When its store is
  * closed it refuses to go on (E_INVALID), and is still to be closed. */
 typedef struct inferscale_chat inferscale_chat;
@@ -385,6 +523,133 @@ typedef struct inferscale_store_info {
 
 /* check = 1 also runs the database's quick check (seconds on large stores). */
 INFERSCALE_API inferscale_status inferscale_store(inferscale *is, int check, inferscale_store_info *out);
+
+/* ---- Looking after a store ----------------------------------------------------------------------------------------------- */
+
+/* One thing that is wrong. kind is short and stable (docs/design.md lists them); what is a sentence. repaired: it was mended. */
+typedef struct inferscale_problem {
+    const char *kind;  /* owned by the report, as what is */
+    const char *what;
+    int repaired;
+} inferscale_problem;
+
+typedef struct inferscale_fsck_options {
+    size_t struct_size;
+    int repair;        /* 1 = drop what is wrong in views, so that it is made again; what is remembered is never touched */
+    int quick;         /* 1 = segment files are looked for, not read */
+    inferscale_progress_fn on_progress;
+    void *progress_ctx;
+} inferscale_fsck_options;
+
+#define INFERSCALE_FSCK_OPTIONS_INIT { .struct_size = sizeof(inferscale_fsck_options) }
+
+typedef struct inferscale_fsck_report {
+    int ok;            /* nothing is wrong, or nothing any more */
+    size_t n_problems; /* listed */
+    inferscale_problem *problems;
+    uint64_t n_more;   /* beyond the 10,000 that are listed */
+    uint64_t n_owners, n_segments, n_files, bytes_read; /* what was checked */
+} inferscale_fsck_report;
+
+/* Checks bank, books and vault against each other, while the store is in use. *out is freed with inferscale_fsck_free. Damage is in
+ * the report, not an error. Errors: E_READONLY (repair), E_CANCELLED, E_IO, E_NOMEM. */
+INFERSCALE_API inferscale_status inferscale_fsck(inferscale *is, const inferscale_fsck_options *options, inferscale_fsck_report **out);
+INFERSCALE_API void inferscale_fsck_free(inferscale_fsck_report *report); /* NULL is allowed */
+
+typedef struct inferscale_gc_options {
+    size_t struct_size;
+    const char *keep;   /* views to keep, commas between: "current" (this handle's model, system text, codec and embedder), hex digits
+                           that a model of inferscale_usage begins with (8 or more), "policy:NAME"; NULL = all. With a policy only
+                           segments of the policies named are kept. */
+    uint64_t max_bytes; /* budget of the vault; what is least useful goes first; 0 = none */
+    int compact;        /* 1 = make the database file anew without gaps: writers wait meanwhile */
+    int dry_run;        /* 1 = only say what would be done */
+    inferscale_progress_fn on_progress;
+    void *progress_ctx;
+    /* results */
+    uint64_t unnamed_files, bad_files, left_over_files; /* files that nothing names, were set aside, or left by a crash */
+    uint64_t view_files, view_embeddings;               /* of views that are not kept */
+    uint64_t evicted_files;                             /* for the budget; their facts are served as text until they are encoded again */
+    uint64_t removed_bytes, vault_bytes, bank_freed_bytes; /* vault_bytes: afterwards */
+} inferscale_gc_options;
+
+#define INFERSCALE_GC_OPTIONS_INIT { .struct_size = sizeof(inferscale_gc_options) }
+
+/* Removes what nobody needs any more. options may be NULL. Only views and left-overs, never what is remembered. Errors:
+ * E_INVALID (keep), E_READONLY, E_MODEL / E_ENGINE (keep "current"), E_CANCELLED, E_IO. */
+INFERSCALE_API inferscale_status inferscale_gc(inferscale *is, inferscale_gc_options *options);
+
+typedef struct inferscale_backup_options {
+    size_t struct_size;
+    int no_vault;       /* 1 = leave the KV out: smaller, and computed again after a restore */
+    int link;           /* 1 = second names instead of copies of KV files where the filesystem can: at once and without space, but
+                           forgetting later overwrites them there too */
+    inferscale_progress_fn on_progress;
+    void *progress_ctx;
+    /* results */
+    uint64_t bank_bytes, vault_files, vault_bytes, linked_files, missing_files; /* missing: encoded again after a restore */
+} inferscale_backup_options;
+
+#define INFERSCALE_BACKUP_OPTIONS_INIT { .struct_size = sizeof(inferscale_backup_options) }
+
+/* Copies the store as it is at one instant to the folder dir (new, empty, or holding a backup that was interrupted), while others read
+ * and write. It is whole when its manifest, written last, is there. options may be NULL. A backup keeps what is forgotten later.
+ * Errors: E_INVALID (dir is not empty), E_FULL, E_IO, E_CANCELLED. */
+INFERSCALE_API inferscale_status inferscale_backup(inferscale *is, const char *dir, inferscale_backup_options *options);
+
+typedef struct inferscale_restore_options {
+    size_t struct_size;
+    int verify_only;    /* 1 = only check the backup, with every checksum; home is not used */
+    inferscale_progress_fn on_progress;
+    void *progress_ctx;
+    /* results */
+    int64_t created;    /* when the backup was made */
+    uint64_t bank_bytes, vault_files, vault_bytes;
+    uint64_t bad_files; /* KV files that are missing or damaged: left out, encoded again */
+} inferscale_restore_options;
+
+#define INFERSCALE_RESTORE_OPTIONS_INIT { .struct_size = sizeof(inferscale_restore_options) }
+
+/* Makes a store in home (new or empty; NULL = the default) from a backup. Never overwrites: E_INVALID. options may be NULL. Errors:
+ * E_NOTFOUND (no whole backup there), E_CORRUPT (bank or manifest do not match their checksums), E_FOREIGN, E_FULL, E_IO. */
+INFERSCALE_API inferscale_status inferscale_restore(const char *dir, const char *home, inferscale_restore_options *options);
+
+typedef struct inferscale_usage_row {
+    const char *tenant, *owner_kind, *owner; /* "user", "agent", "run" or "app", and its name; owned by the report, as all strings */
+    const char *what;     /* "text", "embeddings" or "segments" */
+    char model[65];       /* hex of what made the view: embedder, or model with system text and codec; "" for text */
+    const char *policy;   /* segments; else "" */
+    int current;          /* 1 = the view of the model or embedder that this handle has loaded */
+    uint64_t n, bytes;    /* items or segments; bytes of text, of vectors, of files (a shared file counts once) */
+} inferscale_usage_row;
+
+typedef struct inferscale_usage_report {
+    size_t n;
+    inferscale_usage_row *rows; /* by owner, then what, model, policy */
+    uint64_t bank_bytes, bank_free_bytes, log_bytes; /* the database file, what of it is empty, its write-ahead log */
+    uint64_t vault_bytes, vault_files, unnamed_bytes; /* all files of the vault; those that no row of the books names */
+} inferscale_usage_report;
+
+/* Bytes by owner, model and policy; scope NULL = of all owners. *out is freed with inferscale_usage_free. Errors: E_IO, E_NOMEM. */
+INFERSCALE_API inferscale_status inferscale_usage(inferscale *is, const inferscale_scope *scope, inferscale_usage_report **out);
+INFERSCALE_API void inferscale_usage_free(inferscale_usage_report *report); /* NULL is allowed */
+
+enum { INFERSCALE_REBUILD_EMBEDDINGS = 1, INFERSCALE_REBUILD_INDEX = 2, INFERSCALE_REBUILD_KV = 4, INFERSCALE_REBUILD_ALL = 7 };
+
+typedef struct inferscale_rebuild_options {
+    size_t struct_size;
+    int what;             /* INFERSCALE_REBUILD_*, added; 0 = ALL */
+    inferscale_progress_fn on_progress;
+    void *progress_ctx;
+    uint64_t owners, embedded, facts_encoded, tokens_stored, tokens_computed; /* results */
+} inferscale_rebuild_options;
+
+#define INFERSCALE_REBUILD_OPTIONS_INIT { .struct_size = sizeof(inferscale_rebuild_options) }
+
+/* Makes views anew from what is remembered, for the handle's model, system text, codec, policy and embedder; scope NULL = for all
+ * owners. What is there serves until its replacement takes its place; views of other models stay beside it. options may be NULL. Safe to
+ * interrupt. Errors as inferscale_encode. */
+INFERSCALE_API inferscale_status inferscale_rebuild(inferscale *is, const inferscale_scope *scope, inferscale_rebuild_options *options);
 
 /* ---- KV section: for connectors (see docs/formats.md) -------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* answer.c - from a question to an answer: find, plan, inject or compute, generate. Every way in which less was done than was
  * asked for is noted, logged and handed to the caller (inferscale_answer.fallback). */
 #include "api/answer.h"
+#include "api/background.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,11 +52,15 @@ is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *
     if (!a->answer) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     a->answer->mode = a->o.mode;
     a->answer->finish = "stop";
+    is_gate_enter(is->gate);
+    a->inside = true;
     return INFERSCALE_OK;
 }
 
 void is_asking_free(is_asking *a)
 {
+    if (a->inside) is_gate_leave(a->is->gate);
+    a->inside = false;
     inferscale_answer_free(a->answer);
     a->answer = NULL;
     is_buf_free(&a->why);
@@ -129,6 +134,7 @@ static is_status load_segment(is_asking *a, const inferscale_item *fact, is_segm
         if (is_vault_get(is->vault, rows[i].name, is_engine_describe(is->engine)->fingerprint, out) == INFERSCALE_OK) break;
         ++*n_bad;
         if (!is->read_only) (void)is_bank_drop_segment(is->bank, &a->p, rows[i].name);
+        is_background_again(is->background, a->p.id);
     }
     is_free(rows);
     return INFERSCALE_OK;

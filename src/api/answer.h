@@ -19,6 +19,7 @@ typedef struct is_asking {
     is_buf why;                        /* fallback reasons, "; " between them */
     const int64_t *skip;               /* conversations: (id, version) pairs already placed, not placed again */
     size_t n_skip;
+    bool inside;                       /* the handle's gate: background work stands still until is_asking_free */
 } is_asking;
 
 /* Checks arguments, allocates the answer. is_asking_free frees it unless it was taken (answer set to NULL). */

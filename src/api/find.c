@@ -115,7 +115,11 @@ is_status inferscale_recall(inferscale *is, const inferscale_scope *scope, const
         *out = is_list_new();
         return *out ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
     }
-    if (st == INFERSCALE_OK) st = is_handle_find(is, &p, scope, query, &o, &hits, &n, &times, why);
+    if (st == INFERSCALE_OK) {
+        is_gate_enter(is->gate); /* a question's embedding goes before documents' */
+        st = is_handle_find(is, &p, scope, query, &o, &hits, &n, &times, why);
+        is_gate_leave(is->gate);
+    }
     if (st == INFERSCALE_OK) st = fetch(is, &p, hits, n, out);
     is_free(hits);
     if (st != INFERSCALE_OK) return st;

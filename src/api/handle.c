@@ -1,5 +1,6 @@
 /* handle.c - opening and closing a store, and loading model and embedder when they are first needed. */
-#include "api/handle.h"
+#include "api/background.h"
+#include "api/room.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ is_status is_text_check(const char *text, const char *what)
 
 /* ---- Where the store is -------------------------------------------------------------------------------------------------- */
 
-static char *default_home(void)
+char *is_default_home(void)
 {
     const char *own = getenv("INFERSCALE_HOME"), *xdg = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
     is_buf b = IS_BUF_INIT;
@@ -44,7 +45,7 @@ static is_status copy_strings(inferscale *is, const inferscale_options *o)
 {
     const char *key = o->embedder_key ? o->embedder_key : getenv("INFERSCALE_EMBEDDER_KEY");
 
-    is->home = o->home && o->home[0] ? is_strdup(o->home) : default_home();
+    is->home = o->home && o->home[0] ? is_strdup(o->home) : is_default_home();
     is->engine_name = is_strdup(o->engine && o->engine[0] ? o->engine : "llama");
     is->model = is_strdup(o->model);
     is->embedder_spec = is_strdup(o->embedder);
@@ -67,6 +68,8 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->n_threads = o->n_threads;
     is->flash_attention = o->flash_attention;
     is->read_only = o->read_only != 0;
+    if (o->background && is->read_only)
+        return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
     IS_TRY(is_codec_parse(o->codec ? o->codec : "f16", &is->codec));
     IS_TRY(is_policy_parse(o->policy ? o->policy : IS_DEFAULT_POLICY, &is->policy));
     is->has_refine = !o->refine || strcmp(o->refine, "none") != 0;
@@ -85,7 +88,7 @@ static is_status open_parts(inferscale *is, uint64_t ram_bytes)
     if (st == INFERSCALE_OK && !is->read_only) st = is_file_mkdirs(fs, is->home);
     if (st == INFERSCALE_OK && is->read_only && !fs->exists(fs, bank))
         st = is_fail(INFERSCALE_E_NOTFOUND, "there is no store in %s; remember something first, or give another --home", is->home);
-    if (st == INFERSCALE_OK) st = is_bank_open(bank, is->read_only, &is->bank);
+    if (st == INFERSCALE_OK) st = is_room_open_bank(is, bank);
     if (st == INFERSCALE_OK) st = is_vault_open(fs, vault, ram_bytes ? ram_bytes : UINT64_C(1) << 30, is->read_only, &is->vault);
     if (st == INFERSCALE_OK) st = is_recall_new(is->bank, &is->recall);
     is_free(bank);
@@ -119,7 +122,7 @@ static is_status finish_forgetting(inferscale *is)
         st = remove_files(is, &doomed);
     }
     is_names_free(&doomed);
-    return st;
+    return st == INFERSCALE_E_FULL ? INFERSCALE_OK : st; /* the files are gone; their names go when there is space to write it down */
 }
 
 is_status inferscale_open(inferscale **out, const inferscale_options *options)
@@ -132,11 +135,14 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     is = is_calloc(1, sizeof *is);
     if (!is) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
     pthread_mutex_init(&is->lock, NULL);
-    st = take_options(is, options);
+    st = is_gate_new(&is->gate);
+    if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
         is_log_set(options->on_log, options->log_ctx);
         st = open_parts(is, options->ram_bytes);
         if (st == INFERSCALE_OK) st = finish_forgetting(is);
+        if (st == INFERSCALE_OK) is_room_reserve(is);
+        if (st == INFERSCALE_OK && options->background && !is->read_only) st = is_background_start(is, options->max_pending, &is->background);
     }
     if (st != INFERSCALE_OK) {
         inferscale_close(is);
@@ -149,6 +155,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
 void inferscale_close(inferscale *is)
 {
     if (!is) return;
+    is_background_stop(is->background);
     is_handle_end_chats(is);
     is_rope_free(is->rope);
     is_profile_free(is->profile);
@@ -157,7 +164,9 @@ void inferscale_close(inferscale *is)
     if (is->recall) is_recall_free(is->recall);
     if (is->vault) is_vault_close(is->vault);
     if (is->bank) is_bank_close(is->bank);
+    is_gate_free(is->gate);
     pthread_mutex_destroy(&is->lock);
+    is_free(is->notice);
     is_free(is->home);
     is_free(is->model);
     is_free(is->embedder_spec);
@@ -181,7 +190,8 @@ static is_status model_path(const inferscale *is, const char *name, const char *
 /* Measurements and file fingerprints are kept beside the models, not in the store: they are the machine's. */
 static is_status load_engine(inferscale *is)
 {
-    is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention };
+    is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention, .gate = is->gate };
+    is_profile *profile = NULL;
     const is_fs *fs = is_fs_posix();
     char *path = NULL, *cache = is_cache_folder("tuning");
     is_status st = model_path(is, is->model, IS_DEFAULT_MODEL, &path);
@@ -189,12 +199,13 @@ static is_status load_engine(inferscale *is)
     if (cache && fs->mkdirs(fs, cache) == INFERSCALE_OK) opts.cache_dir = cache;
     opts.model_path = path;
     if (st == INFERSCALE_OK) st = is_engine_open(is->plugin_dir, is->engine_name, &opts, &is->engine);
-    if (st == INFERSCALE_OK) st = is_profile_new(is->engine, is->system, is->codec, &is->profile);
+    if (st == INFERSCALE_OK) st = is_profile_new(is->engine, is->system, is->codec, &profile);
     if (st == INFERSCALE_OK && is_engine_geometry(is->engine))
         st = is_rope_new(is_engine_geometry(is->engine), is_engine_describe(is->engine)->n_ctx, &is->rope);
-    if (st != INFERSCALE_OK) {
-        is_profile_free(is->profile);
-        is->profile = NULL;
+    if (st == INFERSCALE_OK) {
+        __atomic_store_n(&is->profile, profile, __ATOMIC_RELEASE);
+    } else {
+        is_profile_free(profile);
         if (is->engine) is_engine_close(is->engine);
         is->engine = NULL;
     }
@@ -220,22 +231,37 @@ is_status is_handle_embedder(inferscale *is)
     char *path = NULL;
     is_status st = INFERSCALE_OK;
 
+    is_embedder *e = NULL;
+
     pthread_mutex_lock(&is->lock);
     if (!is->embedder && remote)
-        st = is_embedder_open(is->plugin_dir, is->engine_name, spec, is->embedder_key, is->n_threads, &is->embedder);
+        st = is_embedder_open(is->plugin_dir, is->engine_name, spec, is->embedder_key, is->n_threads, &e);
     else if (!is->embedder) {
         st = model_path(is, spec, IS_DEFAULT_EMBEDDER, &path);
-        if (st == INFERSCALE_OK) st = is_embedder_open(is->plugin_dir, is->engine_name, path, NULL, is->n_threads, &is->embedder);
+        if (st == INFERSCALE_OK) st = is_embedder_open(is->plugin_dir, is->engine_name, path, NULL, is->n_threads, &e);
         is_free(path);
     }
+    if (e) __atomic_store_n(&is->embedder, e, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&is->lock);
     return st;
 }
 
+const is_profile *is_handle_profile(inferscale *is)
+{
+    return __atomic_load_n(&is->profile, __ATOMIC_ACQUIRE);
+}
+
+is_embedder *is_handle_embedder_if_loaded(inferscale *is)
+{
+    return __atomic_load_n(&is->embedder, __ATOMIC_ACQUIRE);
+}
+
 is_encoder is_handle_encoder(inferscale *is)
 {
+    is_embedder *embedder = is_handle_embedder_if_loaded(is);
+
     return (is_encoder){ .bank = is->bank, .vault = is->vault, .engine = is->engine, .profile = is->profile, .rope = is->rope,
-                         .recall = is->recall, .embedder = is->embedder ? is_embedder_fingerprint(is->embedder) : NULL };
+                         .recall = is->recall, .embedder = embedder ? is_embedder_fingerprint(embedder) : NULL };
 }
 
 size_t is_handle_policies(const inferscale *is, int stage, is_policy out[IS_STAGE_POLICIES])

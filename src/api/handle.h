@@ -27,6 +27,9 @@ struct inferscale {
     is_profile *profile;
     is_rope *rope;           /* NULL if the model cannot be injected */
     inferscale_chat *chats;  /* those that are open, a list; under lock */
+    is_gate *gate;           /* entered by every question; engine and embedder know it */
+    struct is_background *background; /* NULL = no background encoder */
+    char *notice;            /* why it is read-only though it was to be written to; NULL = it is as asked. Set by open */
 };
 
 /* Ends the open chats' runs: from now on they refuse to speak, and can still be closed. */
@@ -35,6 +38,9 @@ void is_handle_end_chats(inferscale *is);
 /* Each loads what is missing; threads wait for the first. */
 is_status is_handle_engine(inferscale *is);
 is_status is_handle_embedder(inferscale *is);
+/* What is loaded already, by whatever thread; NULL = nothing is. Loading publishes them last, so what they need is there too. */
+const is_profile *is_handle_profile(inferscale *is);
+is_embedder *is_handle_embedder_if_loaded(inferscale *is);
 is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engine; with is_handle_embedder's vectors if it was loaded */
 
 /* The policies of one stage (INFERSCALE_STAGE_FIRST or _REFINE), in the order they are to be encoded; returns how many (0 = the
@@ -43,6 +49,11 @@ enum { IS_STAGE_POLICIES = 2 };
 size_t is_handle_policies(const inferscale *is, int stage, is_policy out[IS_STAGE_POLICIES]);
 /* Embeds every item of the partition that lacks it. on_progress may be NULL; E_CANCELLED if it says so. */
 is_status is_handle_embed(inferscale *is, const is_partition *p, inferscale_progress_fn on_progress, void *ctx);
+/* Every item, also those that have it; *n += how many. */
+is_status is_handle_embed_again(inferscale *is, const is_partition *p, inferscale_progress_fn on_progress, void *ctx, uint64_t *n);
+
+/* Where a store is when nobody says: $INFERSCALE_HOME, the user's data folder, or a folder here. is_free'd; NULL = out of memory. */
+char *is_default_home(void);
 
 /* Rejects NULL handles and texts that are not UTF-8. */
 is_status is_handle_check(const inferscale *is);

@@ -54,6 +54,7 @@ is_status inferscale_store(inferscale *is, int check, inferscale_store_info *out
 {
     is_bank_counts c;
     is_vault_stats v;
+    is_embedder *embedder;
     bool ok = true;
 
     if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the description; pass its address");
@@ -63,8 +64,9 @@ is_status inferscale_store(inferscale *is, int check, inferscale_store_info *out
     IS_TRY(is_vault_scan(is->vault, &v));
     if (check) IS_TRY(is_bank_check(is->bank, &ok));
     copy(out->home, sizeof out->home, is->home);
+    embedder = is_handle_embedder_if_loaded(is);
     copy(out->embedder, sizeof out->embedder, is->embedder_spec ? is->embedder_spec : IS_DEFAULT_EMBEDDER);
-    if (is->embedder) is_hex(is_embedder_fingerprint(is->embedder), IS_HASH_BYTES, out->embedder_fingerprint);
+    if (embedder) is_hex(is_embedder_fingerprint(embedder), IS_HASH_BYTES, out->embedder_fingerprint);
     out->n_partitions = c.partitions;
     out->n_facts = c.facts;
     out->n_turns = c.turns;

@@ -1,5 +1,5 @@
 /* memory.c - remember, change, forget, list: the public calls that need no model. */
-#include "api/handle.h"
+#include "api/background.h"
 #include "base/mem.h"
 
 static is_status find_partition(inferscale *is, const inferscale_scope *scope, bool create, is_partition *p)
@@ -17,7 +17,10 @@ is_status inferscale_remember(inferscale *is, const inferscale_scope *scope, con
 
     if (n && !facts) return is_fail(INFERSCALE_E_INVALID, "facts is NULL; pass an array of n facts");
     IS_TRY(find_partition(is, scope, true, &p));
-    return n ? is_bank_add_facts(is->bank, &p, scope, facts, n, events) : INFERSCALE_OK;
+    IS_TRY(is_background_room(is->background, n));
+    if (n) IS_TRY(is_bank_add_facts(is->bank, &p, scope, facts, n, events));
+    is_background_wrote(is->background, n);
+    return INFERSCALE_OK;
 }
 
 is_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, const inferscale_turn *turns, size_t n, int64_t *ids)
@@ -26,7 +29,10 @@ is_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, co
 
     if (n && !turns) return is_fail(INFERSCALE_E_INVALID, "turns is NULL; pass an array of n turns");
     IS_TRY(find_partition(is, scope, true, &p));
-    return n ? is_bank_add_turns(is->bank, &p, scope, turns, n, ids) : INFERSCALE_OK;
+    IS_TRY(is_background_room(is->background, n));
+    if (n) IS_TRY(is_bank_add_turns(is->bank, &p, scope, turns, n, ids));
+    is_background_wrote(is->background, n);
+    return INFERSCALE_OK;
 }
 
 static is_status refuse_read_only(const inferscale *is, const char *what)
@@ -81,12 +87,14 @@ is_status inferscale_forget_all(inferscale *is, const inferscale_scope *scope, s
  * must not load one. */
 static is_status mark_ready(inferscale *is, const is_partition *p, inferscale_list *list)
 {
-    for (size_t i = 0; is->profile && i < list->n; i++) {
+    const is_profile *profile = is_handle_profile(is);
+
+    for (size_t i = 0; profile && i < list->n; i++) {
         is_segment_row *rows = NULL;
         size_t n = 0;
 
         if (list->items[i].kind != INFERSCALE_FACTS) continue;
-        IS_TRY(is_bank_segments(is->bank, p, is->profile->fingerprint, is->policy.name, list->items[i].id, &rows, &n));
+        IS_TRY(is_bank_segments(is->bank, p, profile->fingerprint, is->policy.name, list->items[i].id, &rows, &n));
         list->items[i].kv_ready = n > 0 && is_vault_has(is->vault, rows[0].name);
         is_free(rows);
     }

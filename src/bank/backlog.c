@@ -92,8 +92,8 @@ is_status is_bank_unembedded_after(is_bank *b, const is_partition *p, const uint
     *ids = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.id > ?2 AND NOT EXISTS(SELECT 1 FROM embeddings e"
-                    " WHERE e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?3 AND e.version = i.version)"
+    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.id > ?2 AND i.withdrawn = 0 AND NOT EXISTS("
+                    "SELECT 1 FROM embeddings e WHERE e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?3 AND e.version = i.version)"
                     " ORDER BY i.id LIMIT ?4");
     sql_i64(&q, p->id);
     sql_i64(&q, after_id);
@@ -141,7 +141,7 @@ static is_status read_waiting(sql *q, is_waiting *out)
     " AND f.version = i.version), (SELECT t.write_time FROM turns t WHERE t.partition_id = i.partition_id AND"                 \
     " t.item_id = i.id))), 0)"
 #define NO_EMBEDDING                                                                                                           \
-    " NOT EXISTS(SELECT 1 FROM embeddings e WHERE e.partition_id = i.partition_id AND e.item_id = i.id"                        \
+    " i.withdrawn = 0 AND NOT EXISTS(SELECT 1 FROM embeddings e WHERE e.partition_id = i.partition_id AND e.item_id = i.id"                        \
     " AND e.fingerprint = ifnull(?3, e.fingerprint) AND e.version = i.version)"
 #define NO_SEGMENT                                                                                                             \
     " i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments s WHERE s.partition_id = i.partition_id AND s.item_id = i.id"           \

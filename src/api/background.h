@@ -1,0 +1,90 @@
+/* background.h - the background encoder: one thread of a handle that embeds what is unembedded, then encodes what is unencoded, then
+ * refines, in all partitions.
+ *
+ * The queue is the bank itself: nothing that waits is held in memory, so a restart goes on where a kill stopped it. What the thread
+ * remembers of a partition is which ids are done (some 120 bytes each). It works on a connection of its own, so that neither its
+ * reads nor its checkpoints hold up who remembers; gives way to questions (base/gate.h); takes turns between partitions in small
+ * slices. Among all handles and processes on a store one encodes each view (a lock file); the others watch and take over. */
+#ifndef IS_API_BACKGROUND_H
+#define IS_API_BACKGROUND_H
+
+#include <pthread.h>
+
+#include "api/handle.h"
+#include "base/lockfile.h"
+
+/* The second stage may have two policies (is_handle_policies). */
+enum { IS_STAGE_EMBED, IS_STAGE_FIRST, IS_STAGE_REFINE, IS_STAGE_REFINE_2, IS_STAGES };
+
+/* What the encoder knows of one partition. Only its thread touches it. */
+typedef struct is_bg_part {
+    int64_t id, epoch, revision;      /* as of the last look */
+    int64_t done[IS_STAGES];          /* ids up to here wait for nothing in this epoch */
+    uint32_t n[IS_STAGES];            /* that waited at the last count, less what was done since */
+    uint32_t passed[IS_STAGES];       /* items that cannot be done as they are; they do not wait */
+    bool dirty[IS_STAGES], again[IS_STAGES]; /* there may be work behind `done`; some failed: once more from the start */
+} is_bg_part;
+
+typedef struct is_bg_stage {
+    bool off;                         /* not asked for, or this model's KV cannot be injected */
+    bool ready;                       /* what it needs is loaded, its view is known */
+    bool careful;                     /* after a failure: one item at a time, so that one bad item stops no other */
+    is_lockfile *lease;
+    bool elsewhere;                   /* another holds the lease */
+    double retry_ms, delay_ms;        /* not before; how long after the next failure */
+    uint32_t n_failed;                /* in a row */
+    size_t turn;                      /* the partition that is next */
+} is_bg_stage;
+
+typedef struct is_background {
+    inferscale *is;
+    is_bank *bank;                    /* its own connection */
+    pthread_t thread;
+    int stop;                         /* atomic */
+    uint64_t max_pending;
+    is_policy policies[IS_STAGES];    /* FIRST and on */
+
+    /* of the thread alone */
+    is_bg_part *parts;                /* [n_parts] in id order */
+    size_t n_parts;
+    is_bg_stage stages[IS_STAGES];
+    int64_t data_version;
+    double next_look_ms, next_full_ms, next_checkpoint_ms;
+    double rate_facts, rate_ms;       /* of late */
+
+    pthread_mutex_t lock;             /* of what follows */
+    pthread_cond_t wake, moved;       /* there may be work; something was done, failed or changed */
+    bool poked;
+    int64_t again[16];                /* partitions to look at from the start; more than fit: all */
+    size_t n_again;
+    uint64_t fresh;                   /* items that this handle added since the last look */
+    uint64_t waiting[IS_STAGES];      /* sums over the partitions */
+    inferscale_encoder_state state;   /* counters, errors */
+    uint32_t failed_in_a_row[IS_STAGES];
+    struct is_bg_passed { int64_t partition; uint64_t n; } *passed; /* [n_passed] partitions with items that were passed over */
+    size_t n_passed;
+} is_background;
+
+/* Starts the thread. *out is is_background_stop'ed before anything of the handle is freed. */
+is_status is_background_start(inferscale *is, uint64_t max_pending, is_background **out);
+/* Ends the thread, within milliseconds also in the midst of a capture (a model that is being loaded is waited for), and frees it. */
+void is_background_stop(is_background *b);       /* NULL is allowed */
+
+/* For the calls of the handle; b NULL (no background encoder) is allowed in all of them. */
+is_status is_background_room(is_background *b, size_t n); /* E_BUSY: too much waits already to take n more items */
+void is_background_wrote(is_background *b, size_t n);     /* n items were added, or something was changed (0) */
+void is_background_again(is_background *b, int64_t partition_id); /* a view of it lost something that the bank's marks do not tell */
+
+/* ---- background_work.c: one slice ---- */
+
+/* Loads what the stage needs and finds its view. E_UNSUPPORTED: it has nothing to do with this model. */
+is_status is_bg_prepare(is_background *b, int stage);
+const uint8_t *is_bg_view(is_background *b, int stage);             /* fingerprint of the stage's view, once it is ready */
+const is_policy *is_bg_policy(is_background *b, int stage);         /* FIRST and on */
+/* Does the next few items of the partition. *n_done = items that left the queue, 0 = there is nothing behind part->done. */
+is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done);
+bool is_bg_stopping(const is_background *b);
+/* Waits until no question is open; false if the thread is to end. */
+bool is_bg_give_way(is_background *b);
+
+#endif

@@ -1,0 +1,179 @@
+/* background_work.c - one slice of the background encoder's work: a few items of one partition, embedded or encoded. */
+#include <string.h>
+
+#include "api/background.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { EMBED_SLICE = 16, ENCODE_SLICE = 32 };
+
+bool is_bg_stopping(const is_background *b)
+{
+    return __atomic_load_n(&b->stop, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* ---- What a stage works on ------------------------------------------------------------------------------------------------ */
+
+const is_policy *is_bg_policy(is_background *b, int stage)
+{
+    return &b->policies[stage];
+}
+
+const uint8_t *is_bg_view(is_background *b, int stage)
+{
+    return stage == IS_STAGE_EMBED ? is_embedder_fingerprint(b->is->embedder) : b->is->profile->fingerprint;
+}
+
+is_status is_bg_prepare(is_background *b, int stage)
+{
+    if (stage == IS_STAGE_EMBED) return is_handle_embedder(b->is);
+    IS_TRY(is_handle_engine(b->is));
+    if (is_engine_geometry(b->is->engine)) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected (%s); facts are served as text",
+                   is_engine_describe(b->is->engine)->why_not);
+}
+
+/* ---- Giving way ----------------------------------------------------------------------------------------------------------- */
+
+bool is_bg_give_way(is_background *b)
+{
+    while (!is_bg_stopping(b) && !is_gate_wait(b->is->gate, -1)) continue;
+    return !is_bg_stopping(b);
+}
+
+static is_status ended(void)
+{
+    return is_fail(INFERSCALE_E_CANCELLED, "the store is being closed; what waits is encoded when it is opened again");
+}
+
+static void count_abort(is_background *b)
+{
+    pthread_mutex_lock(&b->lock);
+    b->state.aborted_for_questions++;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* The encoder's capture was refused or dropped for a question: OK = go on now. */
+static is_status on_busy(void *ctx)
+{
+    is_background *b = ctx;
+
+    if (is_bg_stopping(b)) return ended();
+    count_abort(b);
+    return is_bg_give_way(b) ? INFERSCALE_OK : ended();
+}
+
+/* ---- Embedding ------------------------------------------------------------------------------------------------------------ */
+
+static is_status store_vectors(is_background *b, const is_partition *p, const inferscale_list *items, const float *vecs)
+{
+    is_embedder *e = b->is->embedder;
+    uint32_t dim = is_embedder_dim(e);
+    int8_t *q = is_malloc(dim);
+    is_status st = q ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for a vector; free some and try again");
+
+    for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++) {
+        const inferscale_item *item = &items->items[i];
+        float scale;
+
+        is_quantize_i8(vecs + i * dim, dim, q, &scale);
+        st = is_bank_put_embedding(b->bank, p, is_embedder_fingerprint(e), item->id, item->version, q, dim, scale);
+        if (st == INFERSCALE_E_NOTFOUND || st == INFERSCALE_E_STALE) st = INFERSCALE_OK; /* forgotten or changed meanwhile */
+    }
+    is_free(q);
+    return st;
+}
+
+static is_status embed(is_background *b, const is_partition *p, const inferscale_list *items)
+{
+    char *texts[EMBED_SLICE] = { 0 };
+    float *vecs = is_malloc((size_t)EMBED_SLICE * is_embedder_dim(b->is->embedder) * sizeof *vecs);
+    is_status st = vecs ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for vectors; free some and try again");
+
+    for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++)
+        if (!(texts[i] = is_dense_text(&items->items[i]))) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for a text");
+    while (st == INFERSCALE_OK) {
+        st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, b->is->gate);
+        if (st != INFERSCALE_E_BUSY) break;
+        st = on_busy(b);
+    }
+    if (st == INFERSCALE_OK) st = store_vectors(b, p, items, vecs);
+    for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
+    is_free(vecs);
+    return st;
+}
+
+static is_status embed_ids(is_background *b, const is_partition *p, const int64_t *ids, size_t n)
+{
+    inferscale_list *items = NULL;
+    is_status st = is_bank_get(b->bank, p, ids, n, &items);
+
+    if (st == INFERSCALE_OK) st = embed(b, p, items);
+    if (st == INFERSCALE_OK) {
+        pthread_mutex_lock(&b->lock);
+        b->state.items_embedded += items->n;
+        pthread_mutex_unlock(&b->lock);
+    }
+    inferscale_list_free(items);
+    return st;
+}
+
+/* ---- Encoding ------------------------------------------------------------------------------------------------------------- */
+
+/* After every few facts: end if the handle is closed, and let a question's reader have the machine. */
+static is_status on_facts(void *ctx, size_t n, const char *what)
+{
+    is_background *b = ctx;
+
+    return is_bg_give_way(b) ? INFERSCALE_OK : ended();
+}
+
+static is_status encode_ids(is_background *b, int stage, const is_partition *p, const int64_t *ids, size_t n, is_bg_part *part)
+{
+    is_encoder enc = is_handle_encoder(b->is);
+    is_encode_job job = { .policy = is_bg_policy(b, stage), .on_facts = on_facts, .ctx = b };
+    is_status st;
+
+    enc.bank = b->bank;
+    enc.background = true;
+    enc.on_busy = on_busy;
+    enc.busy_ctx = b;
+    enc.cancel = NULL;
+    st = is_encode_facts(&enc, p, ids, n, &job);
+    part->passed[stage] += (uint32_t)job.n_left;
+    pthread_mutex_lock(&b->lock);
+    if (stage == IS_STAGE_FIRST) b->state.facts_encoded += job.facts;
+    else b->state.facts_refined += job.facts;
+    b->state.tokens_stored += job.tokens_stored;
+    b->state.tokens_computed += job.tokens_computed;
+    pthread_mutex_unlock(&b->lock);
+    b->rate_facts += (double)job.facts;
+    return st;
+}
+
+/* ---- The slice ------------------------------------------------------------------------------------------------------------ */
+
+is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done)
+{
+    const bool careful = b->stages[stage].careful;
+    const size_t most = careful ? 1 : stage == IS_STAGE_EMBED ? EMBED_SLICE : ENCODE_SLICE;
+    is_partition p;
+    int64_t *ids = NULL;
+    size_t n = 0;
+    is_status st;
+
+    *n_done = 0;
+    IS_TRY(is_bank_partition_by_id(b->bank, part->id, &p));
+    if (stage == IS_STAGE_EMBED) st = is_bank_unembedded_after(b->bank, &p, is_bg_view(b, stage), part->done[stage], most, &ids, &n);
+    else st = is_bank_unencoded_after(b->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, part->done[stage], most, &ids, &n);
+    if (st == INFERSCALE_OK && n > 0) {
+        st = stage == IS_STAGE_EMBED ? embed_ids(b, &p, ids, n) : encode_ids(b, stage, &p, ids, n, part);
+        if (st == INFERSCALE_OK || (careful && st != INFERSCALE_E_CANCELLED)) {
+            part->done[stage] = ids[n - 1];
+            *n_done = (uint32_t)n;
+        }
+        if (st != INFERSCALE_OK && careful) part->again[stage] = true; /* one bad item: the others go on, it is tried again later */
+    }
+    is_free(ids);
+    return st;
+}
