@@ -439,6 +439,7 @@ typedef struct inferscale_used {
     double score;
     uint32_t tokens;
     int source;            /* INFERSCALE_SOURCE_* */
+    char policy[32];       /* STORED: the encoding policy that made the rows; else "" */
 } inferscale_used;
 
 typedef struct inferscale_answer {
@@ -452,6 +453,8 @@ typedef struct inferscale_answer {
     uint32_t tokens_prompt, tokens_computed, tokens_injected, tokens_resident, tokens_answer;
     double ttft_ms;        /* question in to first token out, everything included */
     double embed_ms, recall_ms, plan_ms, compose_ms, inject_ms, question_ms, first_token_ms, total_ms;
+    size_t n_refined;      /* facts injected from rows of the second stage */
+    size_t n_exact;        /* facts injected from rows that are exact where they stand (the prompt's first, behind the bare header) */
 } inferscale_answer;
 
 INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL is allowed */

@@ -215,6 +215,35 @@ is_status is_bank_drop_books(is_bank *b, const is_book *const *books, size_t n)
     return bank_end(b, st);
 }
 
+static is_status add_names(sql *q, is_names *out)
+{
+    is_status st = INFERSCALE_OK;
+    uint8_t name[IS_HASH_BYTES];
+
+    while (st == INFERSCALE_OK && sql_row(q) && read_hash(q, 0, name)) st = bank_names_add(out, name);
+    return end_list(q, st);
+}
+
+is_status is_bank_dependents(is_bank *b, int64_t partition_id, const int64_t *ids, size_t n, is_names *out)
+{
+    is_status st = INFERSCALE_OK;
+
+    *out = (is_names){ 0 };
+    IS_TRY(bank_lock(b));
+    for (size_t i = 0; st == INFERSCALE_OK && i < (ids ? n : 1); i++) {
+        sql q = ids ? sql_once(b, "SELECT DISTINCT s.name FROM segment_deps d CROSS JOIN segments s ON s.id = d.segment_id"
+                                  " WHERE d.partition_id = ?1 AND d.item_id = ?2")
+                    : sql_once(b, "SELECT DISTINCT name FROM segments WHERE partition_id = ?1");
+
+        sql_i64(&q, partition_id);
+        if (ids) sql_i64(&q, ids[i]);
+        st = add_names(&q, out);
+    }
+    bank_unlock(b);
+    if (st != INFERSCALE_OK) is_names_free(out);
+    return st;
+}
+
 /* ---- Views --------------------------------------------------------------------------------------------------------------- */
 
 is_status is_bank_views(is_bank *b, is_view_row **out, size_t *n)

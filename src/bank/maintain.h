@@ -52,6 +52,9 @@ is_status is_bank_names_it(is_bank *b, int64_t partition_id, const uint8_t name[
  * is_bank_doomed_done. */
 is_status is_bank_drop_books(is_bank *b, const is_book *const *books, size_t n);
 
+/* The names of every segment that depends on one of these items (ids NULL: of the whole partition). is_names_free. */
+is_status is_bank_dependents(is_bank *b, int64_t partition_id, const int64_t *ids, size_t n, is_names *out);
+
 /* One view: what made it, how many rows and bytes it has in the bank. policy "" for embeddings. */
 typedef struct is_view_row {
     bool is_embedding;

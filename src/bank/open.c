@@ -85,6 +85,20 @@ static char *immutable_uri(const char *path)
     return is_buf_take(&uri);
 }
 
+/* A full disk and a log with writes in it: alone, SQLite needs no file beside the database, and keeps the log's index in memory. */
+static is_status connect_alone(is_bank *b, is_status why)
+{
+    int64_t ignored;
+    is_status st;
+
+    disconnect(b);
+    st = connect_to(b, b->path, SQLITE_OPEN_READWRITE);
+    if (st == INFERSCALE_OK) st = pragma(b, "PRAGMA locking_mode = EXCLUSIVE");
+    if (st == INFERSCALE_OK) st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
+    if (st == INFERSCALE_OK) return st;
+    return is_fail(why, "no space left for the bank %s, and another process has it open; free some space there and try again", b->path);
+}
+
 /* A read-only medium or a full one: SQLite wants to make its -shm file beside a WAL database and cannot. If there is no log to be replayed
  * the file alone is the whole truth, and it can be read without one. */
 static is_status connect_immutable(is_bank *b, is_status why)
@@ -103,6 +117,10 @@ static is_status connect_immutable(is_bank *b, is_status why)
     if (fs->exists(fs, wal) && fs->open(fs, wal, IS_OPEN_READ, &f) == INFERSCALE_OK) {
         (void)fs->size(fs, f, &size);
         fs->close(fs, f);
+    }
+    if (size > 0 && why == INFERSCALE_E_FULL) {
+        st = connect_alone(b, why);
+        goto done;
     }
     if (size > 0) {
         st = is_fail(why, "%s has writes waiting in its log, which cannot be read in a read-only folder; open it once where "
@@ -209,6 +227,8 @@ static is_status prepare(is_bank *b)
         return is_fail(INFERSCALE_E_READONLY, "the bank %s has the older schema %lld; open it for writing once to migrate it",
                        b->path, (long long)id.version);
     if (b->read_only) return INFERSCALE_OK;
+    /* Only a file without tables takes it: what gc frees can then be given back to the disk. */
+    if (id.version == 0 && id.n_tables == 0) IS_TRY(pragma(b, "PRAGMA auto_vacuum = INCREMENTAL"));
     IS_TRY(use_wal(b));
     return id.version < BANK_SCHEMA_VERSION ? migrate(b) : INFERSCALE_OK;
 }

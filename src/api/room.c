@@ -1,0 +1,92 @@
+/* room.c - what still works when the disk is full. */
+#include "api/room.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "api/maintain.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { RESERVE_BYTES = 512 * 1024 };
+
+static char *reserve_path(const inferscale *is)
+{
+    return is_path_join(is->home, IS_RESERVE_NAME);
+}
+
+/* Random bytes: zeros may take no space where files are packed or have holes. */
+static is_status write_reserve(const is_fs *fs, const char *path)
+{
+    uint8_t *bytes = is_malloc(RESERVE_BYTES);
+    is_file *f = NULL;
+    is_status st = bytes ? fs->open(fs, path, IS_OPEN_CREATE_NEW, &f) : INFERSCALE_E_NOMEM;
+
+    if (st == INFERSCALE_OK) {
+        is_random(bytes, RESERVE_BYTES);
+        st = fs->pwrite(fs, f, bytes, RESERVE_BYTES, 0);
+        fs->close(fs, f);
+        if (st != INFERSCALE_OK) (void)fs->unlink(fs, path);
+    }
+    is_free(bytes);
+    return st;
+}
+
+void is_room_reserve(inferscale *is)
+{
+    const is_fs *fs = is_fs_default();
+    char *path = is->read_only ? NULL : reserve_path(is);
+
+    if (path && !fs->exists(fs, path) && write_reserve(fs, path) != INFERSCALE_OK)
+        is_log(IS_LOG_WARN, "no space could be held back for a full disk: %s", is_error());
+    is_free(path);
+}
+
+bool is_room_release(inferscale *is)
+{
+    const is_fs *fs = is_fs_default();
+    char *path = reserve_path(is);
+    bool freed = path && fs->exists(fs, path) && fs->unlink(fs, path) == INFERSCALE_OK;
+
+    if (freed) is_log(IS_LOG_WARN, "the disk is full: the space that was held back is used");
+    is_free(path);
+    return freed;
+}
+
+is_status is_room_open_bank(inferscale *is, const char *path)
+{
+    char why[1024];
+    is_status st = is_bank_open(path, is->read_only, &is->bank);
+
+    if (st != INFERSCALE_E_FULL || is->read_only) return st;
+    if (is_room_release(is)) st = is_bank_open(path, false, &is->bank);
+    if (st != INFERSCALE_E_FULL) return st;
+    snprintf(why, sizeof why, "%s", is_error());
+    if (is_bank_open(path, true, &is->bank) != INFERSCALE_OK) return is_fail(st, "%s", why);
+    is->notice = is_strdup("the disk is full, so the store is open for reading only; free some space and open it again");
+    if (!is->notice) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
+    is->read_only = true;
+    is_log(IS_LOG_WARN, "%s", is->notice);
+    return INFERSCALE_OK;
+}
+
+const char *inferscale_notice(const inferscale *is)
+{
+    return is && is->notice ? is->notice : "";
+}
+
+bool is_room_make(inferscale *is, const is_partition *p, const int64_t *ids, size_t n)
+{
+    bool freed = is_room_release(is);
+    is_names names = { 0 };
+    size_t removed = 0;
+
+    if (is_bank_dependents(is->bank, p->id, ids, n, &names) != INFERSCALE_OK) return freed;
+    for (size_t i = 0; i < names.n; i++) {
+        if (!is_vault_has(is->vault, names.names[i])) continue;
+        if (is_vault_remove(is->vault, names.names[i]) == INFERSCALE_OK) removed++;
+    }
+    is_names_free(&names);
+    if (removed) is_log(IS_LOG_WARN, "the disk is full: %zu KV files of what is forgotten were removed first", removed);
+    return freed || removed;
+}

@@ -1,0 +1,23 @@
+/* room.h - a store on a full disk: what can be read is read, and forgetting gets the space it needs.
+ *
+ * A file of its own (HOME/reserve) holds some space back while there is plenty. When there is none, it is given up: SQLite can then
+ * make the file it needs to open a bank, and forgetting can write its transaction. It is made again at the next opening with space. */
+#ifndef IS_API_ROOM_H
+#define IS_API_ROOM_H
+
+#include "api/handle.h"
+
+#define IS_RESERVE_NAME "reserve"
+
+/* Opens the bank as the handle asks; on a full disk gives the reserve up and tries again, then opens it for reading only: the handle is
+ * read-only from then on, and its notice says why. */
+is_status is_room_open_bank(inferscale *is, const char *path);
+/* Makes the reserve if it is missing and there is room. Never fails: without it things are as they were before. */
+void is_room_reserve(inferscale *is);
+/* Gives the reserve up. Was there one? */
+bool is_room_release(inferscale *is);
+/* A full disk refused to forget these (ids NULL: all of the partition): gives the reserve up, and removes the KV files that are to go in
+ * any case, which needs no space. true = something was freed, try again. */
+bool is_room_make(inferscale *is, const is_partition *p, const int64_t *ids, size_t n);
+
+#endif
