@@ -63,6 +63,8 @@ void is_asking_free(is_asking *a)
     a->inside = false;
     inferscale_answer_free(a->answer);
     a->answer = NULL;
+    is_free(a->variants);
+    a->variants = NULL;
     is_buf_free(&a->why);
 }
 
@@ -115,31 +117,6 @@ static bool placed_already(const is_asking *a, int64_t id, int version)
 
 /* ---- Segments ------------------------------------------------------------------------------------------------------------ */
 
-/* The fact's segment under the handle's policy, else under any. A file that is gone or bad leaves the books, so that the fact is
- * encoded again; it is served as text meanwhile. */
-static is_status load_segment(is_asking *a, const inferscale_item *fact, is_segment **out, size_t *n_bad)
-{
-    inferscale *is = a->is;
-    is_segment_row *rows = NULL;
-    size_t n = 0;
-
-    *out = NULL;
-    IS_TRY(is_bank_segments(is->bank, &a->p, is->profile->fingerprint, is->policy.name, fact->id, &rows, &n));
-    if (n == 0) {
-        is_free(rows);
-        IS_TRY(is_bank_segments(is->bank, &a->p, is->profile->fingerprint, NULL, fact->id, &rows, &n));
-    }
-    for (size_t i = 0; i < n && !*out; i++) {
-        if (rows[i].version != fact->version) continue;
-        if (is_vault_get(is->vault, rows[i].name, is_engine_describe(is->engine)->fingerprint, out) == INFERSCALE_OK) break;
-        ++*n_bad;
-        if (!is->read_only) (void)is_bank_drop_segment(is->bank, &a->p, rows[i].name);
-        is_background_again(is->background, a->p.id);
-    }
-    is_free(rows);
-    return INFERSCALE_OK;
-}
-
 /* Token ids of the fact as it stands in the prompt: the segment's own, else tokenised now. */
 static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_fact *f)
 {
@@ -159,16 +136,21 @@ static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_
     bool inject = a->o.mode == INFERSCALE_MODE_KV && is_engine_geometry(a->is->engine);
     size_t n_bad = 0;
 
+    is_free(a->variants);
+    a->n_variants = 0;
+    a->variants = is_calloc(n + 1, sizeof *a->variants);
+    if (!a->variants) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     for (size_t i = 0; i < n; i++) {
         facts[i].id = items->items[i].id;
         facts[i].version = items->items[i].version;
-        if (inject) IS_TRY(load_segment(a, &items->items[i], &facts[i].segment, &n_bad));
+        if (inject) IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], &a->variants[a->n_variants++], &facts[i].segment, &n_bad));
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
     }
     if (a->o.mode == INFERSCALE_MODE_KV && !inject) {
         is_asking_note(a, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;
     }
+    if (n_bad) is_background_again(a->is->background, a->p.id);
     if (n_bad) is_asking_note(a, "%zu segments were missing or damaged and are to be encoded again", n_bad);
     return INFERSCALE_OK;
 }
@@ -182,12 +164,52 @@ static const is_hit *hit_of(const is_hit *hits, size_t n, int64_t id)
     return NULL;
 }
 
+static is_variant *variant_of(is_asking *a, int64_t id)
+{
+    for (size_t i = 0; i < a->n_variants; i++)
+        if (a->variants[i].id == id) return &a->variants[i];
+    return NULL;
+}
+
+/* The fact that came to stand right behind the header takes the rows that are exact there, if it has them. */
+static is_status exact_first(is_asking *a, is_planned *planned)
+{
+    const is_plan *plan = is_planned_plan(planned);
+    const size_t at = is_planned_first(planned);
+    is_variant *v = at < plan->n_parts ? variant_of(a, plan->parts[at].fact_id) : NULL;
+    is_segment *exact = NULL;
+    size_t n_bad = 0;
+    is_status st;
+
+    if (!v) return INFERSCALE_OK;
+    v->exact = strcmp(v->policy, "header") == 0;
+    if (v->exact) return INFERSCALE_OK;
+    IS_TRY(is_variant_exact(a->is, &a->p, v->id, plan->parts[at].version, &exact, &n_bad));
+    if (n_bad) is_background_again(a->is->background, a->p.id);
+    if (!exact) return INFERSCALE_OK;
+    st = is_planned_replace(planned, at, exact);
+    is_segment_unref(exact);
+    if (st != INFERSCALE_OK) return st;
+    *v = (is_variant){ .id = v->id, .policy = "header", .exact = true };
+    return INFERSCALE_OK;
+}
+
+static void report_variant(is_asking *a, int64_t id, inferscale_used *used)
+{
+    const is_variant *v = variant_of(a, id);
+
+    if (!v) return;
+    memcpy(used->policy, v->policy, sizeof used->policy);
+    a->answer->n_refined += v->refined;
+    a->answer->n_exact += v->exact;
+}
+
 static is_status report_facts(is_asking *a, const is_plan *plan, const is_hit *hits, size_t n_hits)
 {
     inferscale_answer *ans = a->answer;
 
     is_free(ans->facts);
-    ans->n_facts = 0;
+    ans->n_facts = ans->n_refined = ans->n_exact = 0;
     ans->facts = is_calloc(plan->n_parts + 1, sizeof *ans->facts);
     if (!ans->facts) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     for (uint32_t i = 0; i < plan->n_parts; i++) {
@@ -197,6 +219,7 @@ static is_status report_facts(is_asking *a, const is_plan *plan, const is_hit *h
         if (part->role != IS_ROLE_FACT) continue;
         ans->facts[ans->n_facts++] = (inferscale_used){ .id = part->fact_id, .version = part->version, .score = hit ? hit->score : 0,
                                                         .tokens = part->n_tokens, .source = (int)part->source };
+        if (part->source == IS_SRC_STORED) report_variant(a, part->fact_id, &ans->facts[ans->n_facts - 1]);
     }
     return INFERSCALE_OK;
 }
@@ -282,6 +305,7 @@ is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_plann
     }
     if (st == INFERSCALE_OK) st = plan_facts(a, facts, n_facts, next_turn, n_used, out);
     else for (size_t i = 0; facts && i < n_facts; i++) { is_tokens_free(&facts[i].tokens); is_segment_unref(facts[i].segment); }
+    if (st == INFERSCALE_OK) st = exact_first(a, *out);
     if (st == INFERSCALE_OK) st = report_facts(a, is_planned_plan(*out), hits, n_hits);
     if (st == INFERSCALE_OK) {
         note_shortfalls(a, *out);
@@ -328,7 +352,8 @@ is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
     if ((st == INFERSCALE_E_INVALID || st == INFERSCALE_E_UNSUPPORTED) && plan != is_planned_twin(planned)) {
         is_asking_note(a, "the engine refused the stored rows (%s): facts were computed as text", is_error());
         ans->mode = INFERSCALE_MODE_TEXT;
-        for (size_t i = 0; i < ans->n_facts; i++) ans->facts[i].source = INFERSCALE_SOURCE_COMPUTED;
+        for (size_t i = 0; i < ans->n_facts; i++) ans->facts[i].source = INFERSCALE_SOURCE_COMPUTED, ans->facts[i].policy[0] = 0;
+        ans->n_refined = ans->n_exact = 0;
         plan = is_planned_twin(planned);
         st = begin_run(a, plan, run, &stats);
     }

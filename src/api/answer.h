@@ -3,6 +3,7 @@
 #define IS_API_ANSWER_H
 
 #include "api/handle.h"
+#include "api/variant.h"
 #include "base/buf.h"
 #include "plan/plan.h"
 
@@ -20,6 +21,8 @@ typedef struct is_asking {
     const int64_t *skip;               /* conversations: (id, version) pairs already placed, not placed again */
     size_t n_skip;
     bool inside;                       /* the handle's gate: background work stands still until is_asking_free */
+    is_variant *variants;              /* [n_variants] whose rows each found fact has */
+    size_t n_variants;
 } is_asking;
 
 /* Checks arguments, allocates the answer. is_asking_free frees it unless it was taken (answer set to NULL). */

@@ -34,14 +34,16 @@ json_t *cli_answer_json(inferscale *is, const inferscale_scope *scope, const inf
         const inferscale_used *u = &r->facts[i];
         json_t *fact = json_pack("{s:I,s:i,s:f,s:I,s:s}", "id", (json_int_t)u->id, "version", u->version, "score", u->score,
                                  "tokens", (json_int_t)u->tokens, "source", cli_source_name(u->source));
+        json_object_set_new(fact, "policy", u->policy[0] ? json_string(u->policy) : json_null());
         char *text = is ? cli_fact_text(is, scope, u->id) : NULL;
         if (text) json_object_set_new(fact, "text", cli_json_text(text));
         is_free(text);
         json_array_append_new(facts, fact);
     }
-    o = json_pack("{s:o,s:s,s:s,s:o,s:o,s:I}", "answer", cli_json_text(r->text), "mode", cli_mode_name(r->mode), "finish",
+    o = json_pack("{s:o,s:s,s:s,s:o,s:o,s:I,s:I,s:I}", "answer", cli_json_text(r->text), "mode", cli_mode_name(r->mode), "finish",
                   r->finish ? r->finish : "", "fallback", cli_json_text(r->fallback ? r->fallback : ""), "facts", facts,
-                  "facts_dropped", (json_int_t)r->n_dropped);
+                  "facts_dropped", (json_int_t)r->n_dropped, "facts_refined", (json_int_t)r->n_refined, "facts_exact",
+                  (json_int_t)r->n_exact);
     const struct { const char *name; uint32_t v; } counts[] = {
         { "tokens_prompt", r->tokens_prompt },     { "tokens_computed", r->tokens_computed },
         { "tokens_injected", r->tokens_injected }, { "tokens_resident", r->tokens_resident },

@@ -10,7 +10,9 @@ static const struct { const char *option, *words; } values[] = {
     { "--mode", "kv text none" },       { "--kinds", "facts turns both" },
     { "--method", "fused lexical dense" }, { "--codec", "f16 bf16 f32" },
     { "--flash-attention", "auto on off" }, { "--engine", "llama mock" },
-    { "--policy", "alone header turns:5 facts:5" },
+    { "--policy", "page:16 header facts:5 turns:5 near:3 cwe:5 alone" },
+    { "--refine", "company:10 near:3 none" },
+    { "--stage", "first refine all" },
 };
 
 static void put_name(void *ctx, const cli_option *o, unsigned group) { printf(" %s", o->name); }

@@ -1,9 +1,20 @@
 /* encode.c - `inferscale encode`: embeddings, keys and values of everything that lacks them. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "cli/args.h"
 #include "cli/out.h"
+
+/* 0 = there is no such stage. */
+static int stage_of(const char *name)
+{
+    static const char *const names[] = { "first", "refine", "all" };
+
+    for (int i = 0; i < 3; i++)
+        if (strcmp(name, names[i]) == 0) return INFERSCALE_STAGE_FIRST + i;
+    return 0;
+}
 
 static int cmd_encode(const cli_args *a)
 {
@@ -16,6 +27,8 @@ static int cmd_encode(const cli_args *a)
     char stored[32], computed[32], took[32];
     int rc;
     if (cli_n(a)) return cli_usage(a, "takes no arguments; it encodes everything of the owner that lacks it");
+    o.stage = stage_of(cli_str(a, "--stage", "first"));
+    if (o.stage == 0) return cli_usage(a, "--stage is first, refine or all, not \"%.40s\"", cli_str(a, "--stage", ""));
     cli_scope(a, &scope);
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
@@ -32,23 +45,33 @@ static int cmd_encode(const cli_args *a)
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);
     else if (cli_wants_json(a))
-        cli_print_json(json_pack("{s:I,s:I,s:I,s:f}", "facts_encoded", (json_int_t)o.facts_encoded, "tokens_stored",
+        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:f}", "facts_left", (json_int_t)o.facts_left, "facts_encoded", (json_int_t)o.facts_encoded, "tokens_stored",
                                  (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms));
     else
         printf("Encoded %llu facts in %s: %s tokens stored, %s computed.\n", (unsigned long long)o.facts_encoded, took, stored,
                computed);
+    if (st == INFERSCALE_OK && o.facts_left && !cli_wants_json(a))
+        printf("%llu facts could not be encoded now and are served as text.\n", (unsigned long long)o.facts_left);
     inferscale_close(is);
     return rc;
 }
 
 static const cli_option options[] = {
     { "--again", NULL, "encode also what is already in the vault" },
+    { "--stage", "STAGE", "first (default): soon and cheap; refine: many passes a fact, closer to text; all: both" },
     { NULL, NULL, NULL },
 };
 
 const cli_verb cli_verb_encode = {
     "encode", "", "Embed and encode what is not yet",
-    "Safe to interrupt: what is done is kept.\n\nExamples:\n  inferscale encode --user anna\n  inferscale encode --policy "
-    "facts:5\n",
+    "Safe to interrupt: what is done is kept. Encoding comes in two stages: the first (--policy) computes each fact about\n"
+    "once, the second (--refine) takes the time for many passes and stores a second copy for the fact that comes first in a\n"
+    "prompt. Answers take the best rows there are. Policies:\n"
+    "  page:N     facts encoded together, N a page, with an overlap of 5 facts (page:N+O@ORDER; random, time or topic)\n"
+    "  header     behind the memory header only; facts:W, turns:W, near:N: and W facts or turns before it, N nearest facts\n"
+    "  company:N  the mean of a fact's rows over passes with the N facts that its text finds (company:NxPASSES)\n"
+    "  alone, cwe:W  without the header: nothing, or W turns of the conversation\n"
+    "\nExamples:\n  inferscale encode --user anna\n  inferscale encode --user anna --stage refine\n"
+    "  inferscale encode --user anna --policy near:3\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_encode,
 };

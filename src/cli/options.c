@@ -30,7 +30,8 @@ static const cli_option scope_options[] = {
 static const cli_option model_options[] = {
     { "--model", "NAME", "a GGUF file or an installed name (default: smollm2-135m-instruct-q4_0)" },
     { "--system", "TEXT", "system text of the encoding header" },
-    { "--policy", "POLICY", "what a fact sees when it is encoded: alone, header, turns:W, facts:W" },
+    { "--policy", "POLICY", "what a fact sees when it is encoded: page:N, header, facts:W, turns:W, near:N, ..." },
+    { "--refine", "POLICY", "the same for the second stage, in idle time: company:N, ...; none = off" },
     { "--codec", "CODEC", "how KV is stored: f16 (default), bf16, f32" },
     { "--ctx", "TOKENS", "engine context (default: 8192, or what the model was trained for)" },
     { "--threads", "N", "threads (default: physical cores)" },
@@ -162,6 +163,7 @@ void cli_options(const cli_args *a, inferscale_options *out)
         out->model = cli_str(a, "--model", NULL);
         out->system = cli_str(a, "--system", NULL);
         out->policy = cli_str(a, "--policy", NULL);
+        out->refine = cli_str(a, "--refine", NULL);
         out->codec = cli_str(a, "--codec", NULL);
         out->n_ctx = (uint32_t)cli_int(a, "--ctx", 0, 64, 1 << 24);
         out->n_threads = (uint32_t)cli_int(a, "--threads", 0, 1, 1024);
@@ -187,6 +189,7 @@ int cli_open(const cli_args *a, inferscale **out)
     inferscale_status st;
     cli_options(a, &o);
     st = inferscale_open(out, &o);
+    if (st == INFERSCALE_OK && *inferscale_notice(*out)) fprintf(stderr, "Note: %s\n", inferscale_notice(*out));
     if (st == INFERSCALE_OK) return CLI_OK;
     cli_fail_as(a, st);
     inferscale_close(*out);

@@ -1,0 +1,20 @@
+/* variant.h - which of a fact's segments serves it: a fact version has any number of them, from one policy each. */
+#ifndef IS_API_VARIANT_H
+#define IS_API_VARIANT_H
+
+#include "api/handle.h"
+
+typedef struct is_variant {
+    int64_t id;              /* of the fact */
+    char policy[32];         /* whose rows were taken; "" = none */
+    bool refined, exact;     /* by the refine policy; from behind the bare header, for the plan's first fact */
+} is_variant;
+
+/* The best segment there is: the refine policy's, else the first stage's, else the newest of any other. A file that is gone or
+ * bad leaves the books (*n_bad counts them), so that the fact is encoded again. *out NULL: there is none, serve text. */
+is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, is_variant *v, is_segment **out,
+                          size_t *n_bad);
+/* The rows behind the bare header, which are exact where a fact stands right behind it. *out NULL: there are none. */
+is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, is_segment **out, size_t *n_bad);
+
+#endif
