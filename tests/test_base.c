@@ -694,6 +694,7 @@ static void test_cpu(void **state)
     assert_string_equal(is_cpu_simd_name((is_simd)9), "unknown");
     is_cpu_model(model);
     assert_true(strlen(model) > 0);
+    assert_in_range(is_cpu_pressure() + 1, 0, 101);
 
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     assert_true(cores >= 1 && cores <= (unsigned)CPU_COUNT(&all));

@@ -100,6 +100,17 @@ unsigned is_cpu_physical_cores(void)
     return n ? n : 1;
 }
 
+int is_cpu_pressure(void)
+{
+    FILE *f = fopen("/proc/pressure/cpu", "re");
+    double percent = -1;
+
+    if (!f) return -1;
+    if (fscanf(f, "some avg10=%lf", &percent) != 1 || !(percent >= 0 && percent <= 100)) percent = -1;
+    fclose(f);
+    return (int)percent;
+}
+
 void is_cpu_model(char out[64])
 {
     char line[256];

@@ -12,6 +12,8 @@ typedef enum is_simd {
 is_simd is_cpu_simd(void);
 const char *is_cpu_simd_name(is_simd level);
 unsigned is_cpu_physical_cores(void);       /* >= 1; respects the process's affinity */
+int is_cpu_pressure(void);                  /* percent of the last ten seconds in which some task waited for a CPU (Linux's pressure
+                                               stall information); -1 = not known. Reads a file: some 10 microseconds */
 void is_cpu_model(char out[64]);            /* "Intel(R) Xeon(R) ..."; "unknown" */
 
 #endif

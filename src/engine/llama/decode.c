@@ -40,6 +40,7 @@ is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const
     if (batch == 0 || batch > most) batch = most;
     e->b_id = seq;
     is_llama_clear_error();
+    is_threads_fit(ctx, e->fit_threads);
     for (uint32_t done = 0; done < n;) {
         uint32_t m = n - done < batch ? n - done : batch;
         struct llama_batch b = { .n_tokens = (int32_t)m, .token = (llama_token *)(tokens + done), .pos = e->b_pos,
@@ -68,6 +69,7 @@ is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const in
 
     if (is_llama_abort(e)) return decode_failed(2);
     is_llama_clear_error();
+    is_threads_fit(ctx, e->fit_threads);
     for (uint32_t i = 0; i < n; i++) {
         e->b_seq[i] = &seq[i];
         e->b_out[i] = 0;
@@ -80,11 +82,14 @@ is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const in
 is_status is_llama_first_token(is_llama *e, struct llama_context *ctx)
 {
     const int32_t threads = llama_n_threads(ctx), threads_batch = llama_n_threads_batch(ctx), token = 0;
+    const uint32_t fit = e->fit_threads;
     is_status st;
 
+    e->fit_threads = 0;
     llama_set_n_threads(ctx, 1, 1);
     st = is_llama_decode(e, ctx, 0, &token, 1, 0, 0, true);
     llama_set_n_threads(ctx, threads, threads_batch);
+    e->fit_threads = fit;
     if (st != INFERSCALE_OK) {
         char why[512];
 

@@ -23,6 +23,7 @@ typedef struct embedder {
     struct llama_context *ctx;
     const struct llama_vocab *vocab;
     uint32_t dim;
+    uint32_t fit_threads;       /* threads when the machine is free; 0 = the caller's number, never changed */
     llama_token sep;
     uint8_t fingerprint[IS_HASH_BYTES];
     llama_token *tokens;        /* [EMBED_BYTES + 16] scratch of the tokeniser */
@@ -163,6 +164,7 @@ static is_status embedder_open(const char *spec, const char *key, uint32_t n_thr
     IS_TRY_GOTO(st, failed, make_context(e, spec, n_threads));
     IS_TRY_GOTO(st, failed, make_fingerprint(e, spec));
     IS_TRY_GOTO(st, failed, first_text(e, spec));
+    if (!n_threads) e->fit_threads = (uint32_t)llama_n_threads(e->ctx);
     *impl = e;
     return INFERSCALE_OK;
 failed:
@@ -222,6 +224,7 @@ static void add_sequence(embedder *e, uint32_t n, uint32_t seq)
 static is_status run_batch(embedder *e, uint32_t n_seqs, float *out)
 {
     is_shim_clear();
+    is_threads_fit(e->ctx, e->fit_threads);
     int32_t rc = is_shim_encode(e->ctx, e->batch);
     e->batch.n_tokens = 0;
     if (rc != 0 && embedder_abort(e)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled while texts were embedded; embed them again");

@@ -76,6 +76,7 @@ typedef struct is_llama {
     is_engine_info info;
     uint8_t file_hash[IS_HASH_BYTES];
     uint32_t n_ctx, n_vocab, n_batch;
+    uint32_t fit_threads;                  /* threads when the machine is free; 0 = the caller's number, never changed */
     bool no_partial_memory;                /* recurrent state: sequences cannot be cut, so no prefixes are kept */
 
     is_geometry *geometry;                 /* NULL = not known or not usable */
@@ -109,6 +110,10 @@ typedef struct is_llama {
 /* Stored in the engine's own thread-local: the last error line libllama logged, so that a failed load can say why. */
 const char *is_llama_last_error(void);
 void is_llama_clear_error(void);
+
+/* ---- threads.c ---- */
+/* Before a decode: ctx's threads become `wanted`, or one while the machine is crowded. wanted < 2 = leave them. */
+void is_threads_fit(struct llama_context *ctx, uint32_t wanted);
 
 /* ---- gguf_check.c ---- */
 typedef struct is_gguf_facts {

@@ -104,6 +104,7 @@ static is_status describe(is_llama *e, const is_engine_opts *o)
     i->n_vocab = (uint32_t)llama_vocab_n_tokens(e->vocab);
     i->n_threads = o->n_threads ? o->n_threads : is_cpu_physical_cores();
     if (i->n_threads > 512) i->n_threads = 512; /* ggml's limit */
+    if (!o->n_threads) e->fit_threads = i->n_threads;
     e->n_vocab = i->n_vocab;
     e->n_ctx = o->n_ctx ? o->n_ctx : i->n_ctx_train && i->n_ctx_train < N_CTX_DEFAULT ? i->n_ctx_train : N_CTX_DEFAULT;
     if (e->n_ctx > 1u << 22)
