@@ -112,14 +112,24 @@ static bool lies_in(const char *path, const char *dir)
     return path && !strncmp(path, dir, n) && path[n] == '/' && !strchr(path + n + 1, '/');
 }
 
-/* Operations that are marked become durable; so do the earlier ones on the same files, without which they mean nothing. */
+static bool same(const char *a, const char *b)
+{
+    return a && b && !strcmp(a, b);
+}
+
+static bool related(const op *a, const op *b)
+{
+    return a->inode == b->inode || same(a->to, b->to) || same(a->to, b->from) || same(a->from, b->to) || same(a->from, b->from);
+}
+
+/* Operations that are marked become durable; so do the earlier ones on the same files and names, without which they mean nothing. */
 static void settle(fault_disk *d)
 {
     size_t kept = 0;
 
     for (size_t i = d->n_ops; i-- > 0;)
         for (size_t j = 0; d->ops[i].now && j < i; j++)
-            if (d->ops[j].inode == d->ops[i].inode) d->ops[j].now = true;
+            if (related(&d->ops[j], &d->ops[i])) d->ops[j].now = true;
     for (size_t i = 0; i < d->n_ops; i++) {
         op *o = &d->ops[i];
 

@@ -10,7 +10,8 @@ typedef struct wrapped {
     sqlite3_file base;
     sqlite3_file *real;      /* behind this struct */
     fault_inode *inode;      /* NULL: not on the disk */
-    bool ours;               /* ticks the clock */
+    fault_clock *clock;      /* NULL: passes through */
+    fault_disk *disk;
 } wrapped;
 
 static sqlite3_vfs vfs, *real_vfs;
@@ -18,18 +19,19 @@ static fault_clock *clock_in_use;
 static fault_disk *disk_in_use;
 static _Thread_local int last_errno;
 
-static int tick(bool ours, enum fault_op op)
+static int tick(fault_clock *clock, enum fault_op op)
 {
-    int e = ours ? fault_clock_tick(clock_in_use, op) : 0;
+    int e = clock ? fault_clock_tick(clock, op) : 0;
 
     if (e) errno = last_errno = e;
     else last_errno = 0;
     return e;
 }
 
-static bool touches(const char *path)
+/* The clock that a path's operations tick; NULL: none, it passes through. */
+static fault_clock *clock_of(const char *path)
 {
-    return !disk_in_use || (path && fault_disk_has(disk_in_use, path));
+    return !disk_in_use || (path && fault_disk_has(disk_in_use, path)) ? clock_in_use : NULL;
 }
 
 /* ---- Files --------------------------------------------------------------------------------------------------------------- */
@@ -38,7 +40,7 @@ static bool touches(const char *path)
 #define FORWARD(f, method, ...) SELF(f)->real->pMethods->method(SELF(f)->real, ##__VA_ARGS__)
 #define REFUSE(f, op, rc)                                                                                                      \
     do {                                                                                                                       \
-        if (tick(SELF(f)->ours, (op))) return (rc);                                                                            \
+        if (tick(SELF(f)->clock, (op))) return (rc);                                                                            \
     } while (0)
 
 static int f_close(sqlite3_file *f) { return FORWARD(f, xClose); }
@@ -81,7 +83,7 @@ static int f_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 
     REFUSE(f, FAULT_WRITE, last_errno == ENOSPC ? SQLITE_FULL : SQLITE_IOERR_WRITE);
     rc = FORWARD(f, xWrite, p, n, at);
-    if (rc == SQLITE_OK && SELF(f)->inode) fault_disk_write(disk_in_use, SELF(f)->inode, p, (size_t)n, (uint64_t)at);
+    if (rc == SQLITE_OK && SELF(f)->inode) fault_disk_write(SELF(f)->disk, SELF(f)->inode, p, (size_t)n, (uint64_t)at);
     return rc;
 }
 
@@ -91,16 +93,16 @@ static int f_truncate(sqlite3_file *f, sqlite3_int64 n)
 
     REFUSE(f, FAULT_WRITE, SQLITE_IOERR_TRUNCATE);
     rc = FORWARD(f, xTruncate, n);
-    if (rc == SQLITE_OK && SELF(f)->inode) fault_disk_truncate(disk_in_use, SELF(f)->inode, (uint64_t)n);
+    if (rc == SQLITE_OK && SELF(f)->inode) fault_disk_truncate(SELF(f)->disk, SELF(f)->inode, (uint64_t)n);
     return rc;
 }
 
 static int f_sync(sqlite3_file *f, int flags)
 {
     (void)flags;
-    if (SELF(f)->inode) fault_disk_point(disk_in_use);
+    if (SELF(f)->inode) fault_disk_point(SELF(f)->disk);
     REFUSE(f, FAULT_SYNC, SQLITE_IOERR_FSYNC);
-    if (SELF(f)->inode) fault_disk_sync(disk_in_use, SELF(f)->inode, true);
+    if (SELF(f)->inode) fault_disk_sync(SELF(f)->disk, SELF(f)->inode, true);
     return SQLITE_OK;
 }
 
@@ -121,12 +123,13 @@ static int v_open(sqlite3_vfs *v, const char *path, sqlite3_file *file, int flag
     w->base.pMethods = NULL;
     w->real = (sqlite3_file *)(w + 1);
     w->inode = NULL;
-    w->ours = path && touches(path);
-    if (tick(w->ours, FAULT_OPEN)) return SQLITE_CANTOPEN;
+    w->clock = path ? clock_of(path) : NULL;
+    w->disk = disk_in_use;
+    if (tick(w->clock, FAULT_OPEN)) return SQLITE_CANTOPEN;
     new = path && access(path, F_OK) != 0;
     rc = real_vfs->xOpen(real_vfs, path, w->real, flags, out_flags);
     if (w->real->pMethods) w->base.pMethods = &methods;
-    if (rc == SQLITE_OK && w->ours && disk_in_use) w->inode = fault_disk_open(disk_in_use, path, new);
+    if (rc == SQLITE_OK && w->clock && disk_in_use) w->inode = fault_disk_open(disk_in_use, path, new);
     return rc;
 }
 
@@ -135,16 +138,16 @@ static int v_delete(sqlite3_vfs *v, const char *path, int sync_dir)
     int rc;
 
     (void)v;
-    if (tick(touches(path), FAULT_UNLINK)) return SQLITE_IOERR_DELETE;
+    if (tick(clock_of(path), FAULT_UNLINK)) return SQLITE_IOERR_DELETE;
     rc = real_vfs->xDelete(real_vfs, path, 0);
-    if (rc == SQLITE_OK && disk_in_use && touches(path)) fault_disk_unlink(disk_in_use, path, sync_dir != 0);
+    if (rc == SQLITE_OK && disk_in_use && clock_of(path)) fault_disk_unlink(disk_in_use, path, sync_dir != 0);
     return rc;
 }
 
 static int v_access(sqlite3_vfs *v, const char *path, int flags, int *out)
 {
     (void)v;
-    if (tick(touches(path), FAULT_READ)) return SQLITE_IOERR_ACCESS;
+    if (tick(clock_of(path), FAULT_READ)) return SQLITE_IOERR_ACCESS;
     return real_vfs->xAccess(real_vfs, path, flags, out);
 }
 
@@ -154,13 +157,18 @@ static int v_last_error(sqlite3_vfs *v, int n, char *text)
     return last_errno ? last_errno : real_vfs->xGetLastError(real_vfs, n, text);
 }
 
+void fault_vfs_use(fault_clock *clock, fault_disk *disk)
+{
+    clock_in_use = clock;
+    disk_in_use = disk;
+}
+
 void fault_vfs_install(fault_clock *clock, fault_disk *disk)
 {
     sqlite3_initialize();
     real_vfs = sqlite3_vfs_find(NULL);
     if (real_vfs == &vfs) abort(); /* twice */
-    clock_in_use = clock;
-    disk_in_use = disk;
+    fault_vfs_use(clock, disk);
     vfs = *real_vfs;
     vfs.pNext = NULL;
     vfs.zName = "fault";

@@ -21,6 +21,8 @@
 #include "support/fault_disk.h"
 
 void fault_vfs_install(fault_clock *clock, fault_disk *disk /* may be NULL */);
+/* What is opened from now on is on these; what is open stays on its own. clock NULL: nothing is touched. */
+void fault_vfs_use(fault_clock *clock, fault_disk *disk);
 void fault_vfs_remove(void); /* connections that were opened meanwhile must be closed */
 
 #endif
