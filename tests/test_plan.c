@@ -230,9 +230,13 @@ static void without_memory_there_is_no_memory(void **state)
 
 static void policies_parse_or_say_what_is_known(void **state)
 {
-    static const char *const good[] = { "alone", "header", "turns:1", "turns:5+source", "facts:20", "facts:1000" };
+    static const char *const good[] = { "alone", "header", "turns:1", "turns:5+source", "facts:20", "facts:1000", "cwe:50",
+                                        "near:3", "page:16", "page:16+0", "page:8+3@time", "page:16@topic", "company:10",
+                                        "company:10x4" };
     static const char *const bad[] = { "", "Alone", "header:1", "turns", "turns:", "turns:0", "facts:-1", "facts:1001", "facts:5x",
-                                       "facts:5+source", "facts: 5", "near:3", "turns:99999999999999999999" };
+                                       "facts:5+source", "facts: 5", "near:", "near:3x2", "page", "page:0", "page:16@", "page:16@size", "page:16+",
+                                       "page:16+x", "page:16+1001", "page:8@time+3", "company:10x", "company:10x0", "company:10x65",
+                                       "company:10@time", "cwe:5+source", "page:000000000000000000000000000016", "turns:99999999999999999999" };
     is_policy p;
 
     (void)state;
@@ -242,6 +246,11 @@ static void policies_parse_or_say_what_is_known(void **state)
     }
     assert_int_equal(is_policy_parse("turns:5+source", &p), INFERSCALE_OK);
     assert_true(p.kind == IS_POLICY_TURNS && p.w == 5 && p.with_source);
+    assert_int_equal(is_policy_parse("page:16@random", &p), INFERSCALE_OK); /* one policy, one name */
+    assert_true(p.kind == IS_POLICY_PAGE && p.order == IS_PAGE_RANDOM && p.w == 16 && p.overlap == 5);
+    assert_string_equal(p.name, "page:16");
+    assert_int_equal(is_policy_parse("company:10x4", &p), INFERSCALE_OK);
+    assert_true(p.kind == IS_POLICY_COMPANY && p.w == 10 && p.passes == 4);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(is_policy_parse(bad[i], &p), INFERSCALE_E_INVALID);
         assert_non_null(strstr(is_error(), "facts:W"));
