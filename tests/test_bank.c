@@ -162,7 +162,7 @@ static void test_bad_facts_are_refused_whole(void **state)
     big[(1 << 20) - 1] = 0;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         inferscale_fact batch[3] = { { .text = "good" }, bad[i].f, { .text = "also good" } };
-        inferscale_event e[3] = { { 7, 7 }, { 7, 7 }, { 7, 7 } };
+        inferscale_event e[3] = { { .id = 7, .event = 7 }, { .id = 7, .event = 7 }, { .id = 7, .event = 7 } };
 
         FAILS(E_INVALID, is_bank_add_facts(k->bank, &k->pa, &k->anna, batch, 3, e));
         if (!strstr(is_error(), bad[i].says) || !strstr(is_error(), "fact 2")) fail_msg("case %zu: %s", i, is_error());

@@ -19,10 +19,11 @@ static const char *const agents[AGENTS] = { "", "cook", "coach" };
 static const char *const policies[] = { "header", "facts:1", "turns:2" };
 
 typedef struct m_item {
-    int64_t id, source;
+    int64_t id, source, older_sources[VERSIONS];
     int owner, kind, agent, n_versions;
     int texts[VERSIONS];      /* the text of version v + 1 is made of this number */
     bool alive, embedded;     /* embedded: the current version */
+    bool withdrawn;           /* turns */
     int conversation;
 } m_item;
 
@@ -175,9 +176,25 @@ static void update(model *m)
     kill_dependents(m, x, want);
     expect_stale(m, want, &stale);
     x->texts[x->n_versions++] = number;
+    x->older_sources[x->n_versions - 2] = x->source;
     x->source = 0;
     x->embedded = false;
     wrote(m, owner, true);
+}
+
+/* The turns that a forgotten fact came from, in any version: kept, and not used any more. */
+static void withdraw_sources(model *m, const m_item *fact, bool *want)
+{
+    for (int i = 0; i < m->n_items; i++) {
+        m_item *t = &m->items[i];
+        bool source = t->id == fact->source;
+
+        for (int v = 0; v < VERSIONS; v++) source = source || t->id == fact->older_sources[v];
+        if (!source || !t->alive || t->withdrawn) continue;
+        t->withdrawn = true;
+        t->embedded = false;
+        kill_dependents(m, t, want);
+    }
 }
 
 static void forget(model *m)
@@ -206,8 +223,12 @@ static void forget(model *m)
         x->alive = false;
         expected++;
         kill_dependents(m, x, want);
-        for (int j = 0; j < m->n_items; j++)
+        if (x->kind == INFERSCALE_FACTS) withdraw_sources(m, x, want);
+        for (int j = 0; j < m->n_items; j++) {
             if (m->items[j].source == x->id) m->items[j].source = 0;
+            for (int v = 0; v < VERSIONS; v++)
+                if (m->items[j].older_sources[v] == x->id) m->items[j].older_sources[v] = 0;
+        }
     }
     assert_int_equal(deleted, expected);
     expect_stale(m, want, &stale);
@@ -222,6 +243,10 @@ static void embed(model *m)
 
     if (!x) return;
     q[0] = (int8_t)x->id;
+    if (x->withdrawn) {
+        FAILS(E_STALE, is_bank_put_embedding(m->k->bank, &m->p[owner], kit_model, x->id, x->n_versions, q, sizeof q, 0.5f));
+        return;
+    }
     OK(is_bank_put_embedding(m->k->bank, &m->p[owner], kit_model, x->id, x->n_versions, q, sizeof q, 0.5f));
     x->embedded = true;
     wrote(m, owner, false);
@@ -247,7 +272,7 @@ static void encode(model *m)
         g.dep[g.n_deps] = (int)(d - m->items);
         g.dep_version[g.n_deps++] = d->n_versions;
         deps[i] = (is_dep){ d->id, d->n_versions + wrong };
-        stale_dep = stale_dep || wrong || d->owner != owner;
+        stale_dep = stale_dep || wrong || d->owner != owner || d->withdrawn;
     }
     row.fact_id = x->id;
     row.version = x->n_versions;
@@ -303,7 +328,7 @@ static is_status each_item(void *ctx, const inferscale_item *item, const char *p
     model *m = w->m;
     char text[64];
 
-    while (w->at < m->n_items && (!m->items[w->at].alive || m->items[w->at].owner != w->owner)) w->at++;
+    while (w->at < m->n_items && (!m->items[w->at].alive || m->items[w->at].owner != w->owner || m->items[w->at].withdrawn)) w->at++;
     assert_true(w->at < m->n_items);
     const m_item *x = &m->items[w->at++], *prev = x->kind == INFERSCALE_TURNS ? w->last[x->conversation] : NULL;
     compare_item(m, x, item);
@@ -335,7 +360,7 @@ static void compare_ids(model *m, int owner, int policy /* -1: embeddings */)
         m_item *x = &m->items[i];
         bool has = policy < 0 && x->embedded;
 
-        if (!x->alive || x->owner != owner || (policy >= 0 && x->kind != INFERSCALE_FACTS)) continue;
+        if (!x->alive || x->withdrawn || x->owner != owner || (policy >= 0 && x->kind != INFERSCALE_FACTS)) continue;
         for (int s = 0; s < m->n_segments && policy >= 0; s++)
             has = has || (m->segments[s].alive && m->segments[s].fact == i && m->segments[s].policy == policy);
         if (!has) assert_true(at < n && ids[at++] == x->id);
@@ -354,7 +379,8 @@ static void compare(model *m)
         assert_int_equal(now.epoch, m->epoch[owner]);
         assert_int_equal(now.revision, m->revision[owner]);
         OK(is_bank_each(m->k->bank, &m->p[owner], 0, each_item, &items));
-        for (; items.at < m->n_items; items.at++) assert_false(m->items[items.at].alive && m->items[items.at].owner == owner);
+        for (; items.at < m->n_items; items.at++)
+            assert_false(m->items[items.at].alive && m->items[items.at].owner == owner && !m->items[items.at].withdrawn);
         OK(is_bank_each_embedding(m->k->bank, &m->p[owner], kit_model, each_vector, &vectors));
         for (; vectors.at < m->n_items; vectors.at++) {
             m_item *x = &m->items[vectors.at];

@@ -172,7 +172,9 @@ static void test_older_version_is_migrated(void **state)
     kit_turn(k, &k->pa, &k->anna, "c", "an old turn");
     is_bank_close(k->bank);
     k->bank = NULL;
-    raw_sql(k->path, "DROP TABLE page_facts; DROP TABLE pages; DROP TABLE tombstones; ALTER TABLE items DROP COLUMN pinned;"
+    raw_sql(k->path, "DROP TABLE page_facts; DROP TABLE pages; DROP TABLE tombstones; DROP INDEX items_pinned;"
+            "ALTER TABLE items DROP COLUMN pinned; ALTER TABLE items DROP COLUMN withdrawn;"
+            "ALTER TABLE items DROP COLUMN superseded_by;"
             "ALTER TABLE segments DROP COLUMN n_passes; ALTER TABLE segments DROP COLUMN lead;"
             "ALTER TABLE segments DROP COLUMN write_time;"
             "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; PRAGMA user_version = 1");
@@ -490,7 +492,7 @@ static void test_full_filesystem(void **state)
     assert_non_null(strstr(sentence, "free some space"));
     free(sentence);
     assert_true(ok && counted == INFERSCALE_OK);
-    assert_true(n > 20);
+    assert_true(n > 10);
     assert_int_equal(counts.facts, n);
 }
 

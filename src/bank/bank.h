@@ -55,11 +55,46 @@ void is_names_free(is_names *n);
  * rows of every segment that depends on it (*stale, may be NULL); raises the epoch. E_NOTFOUND outside the partition. */
 is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, const inferscale_fact *fact, is_names *stale);
 
+/* A fact of its own that takes the place of fact `id`: the old one's validity ends where the new one's begins, and it leads to the
+ * new one. *stale as above, without the old fact's own segments: they serve questions about its time. E_NOTFOUND, E_INVALID. */
+is_status is_bank_supersede(is_bank *b, const is_partition *p, const inferscale_scope *scope, int64_t id,
+                            const inferscale_fact *fact, int64_t *new_id, is_names *stale);
+/* E_NOTFOUND (no fact), E_FULL (INFERSCALE_PINNED_MAX others are pinned). is_bank_pinned: the ids, in order; *ids is is_free'd. */
+is_status is_bank_pin(is_bank *b, const is_partition *p, int64_t id, bool pinned);
+is_status is_bank_pinned(is_bank *b, const is_partition *p, int64_t **ids, size_t *n);
+
 /* Deletes items (facts with all versions, turns), their embeddings, their segments' rows, and the rows of every segment that
  * depends on them; raises the epoch. *stale = all those segments. filter (may be NULL): only rows with the scope's agent, run
  * and app attributes where given. ids NULL = all items. */
 is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
                          size_t *n_deleted, is_names *stale);
+
+/* The same with all there is to say. A forgotten fact's text (every version's) leaves a tombstone, and the turns that it came from
+ * are withdrawn: they stay in lists and history, and are in no index, context or extraction any more. Unlike is_bank_forget it does
+ * not cut the log: is_bank_cut_log does. each (may be NULL): the bytes that are about to go, called in the transaction. */
+enum { IS_GONE_TEXT = 1, IS_GONE_VECTOR = 2 };
+typedef struct is_closure {
+    const int64_t *ids;      /* NULL = all that pass the filter */
+    size_t n;
+    const inferscale_scope *filter; /* agent, run, app where given; NULL = none */
+    bool expired;            /* of those only facts whose time is over */
+    bool with_turns;         /* facts take their source turns with them */
+    bool with_facts;         /* turns take the facts with them that came from them */
+    is_status (*each)(void *ctx, int kind, const void *bytes, size_t n);
+    void *ctx;
+    size_t n_deleted, n_withdrawn; /* out */
+    size_t n_reencode;       /* out: facts that stay and lost segments */
+    is_names stale;          /* out: is_names_free */
+} is_closure;
+is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *c);
+/* Copies the write-ahead log into the database, overwrites it with zeros and cuts it to nothing: it holds older copies of pages.
+ * E_BUSY if readers or writers still used it after wait_ms. */
+is_status is_bank_cut_log(is_bank *b, uint32_t wait_ms);
+
+/* Was a fact with this text, but for case, spacing and signs, forgotten? Then it is not to be extracted again by itself. Telling it
+ * (is_bank_add_facts) is allowed, is said in the event, and lifts the mark. */
+is_status is_bank_is_tombstoned(is_bank *b, const is_partition *p, const char *text, bool *forgotten);
+char *is_bank_normalised(const char *text); /* what is compared: lower case, words, one space; is_free; NULL = out of memory */
 
 /* The names in *stale are also kept in the bank, written in the same transaction, so that a crash before their files are gone
  * does not leave KV of forgotten text behind: whoever opens the store removes the files that are still named here, and says so.
@@ -67,7 +102,7 @@ is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, 
 is_status is_bank_doomed(is_bank *b, is_names *out);
 is_status is_bank_doomed_done(is_bank *b, const is_names *names); /* their files are gone */
 /* Call before a segment's file is written: until is_bank_put_segment takes the name off, the file counts as one that must go, so
- * that a crash in between leaves nothing that the books do not know. Survives kill -9; does not wait for the disk. */
+ * that a crash in between leaves nothing that the books do not know: after a power loss too, so it waits for the disk. */
 is_status is_bank_doom(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]);
 
 /* ---- Reading ------------------------------------------------------------------------------------------------------------- */
@@ -78,19 +113,32 @@ is_status is_bank_list(is_bank *b, const is_partition *p, const inferscale_scope
 /* The current versions of these ids, in the order given; ids not in the partition are left out. */
 is_status is_bank_get(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, inferscale_list **out);
 is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, inferscale_list **out); /* all versions, oldest first */
+/* Exactly these versions, in the order given; those that are not there are left out. Turns have version 1. */
+typedef struct is_dep { int64_t item_id; int version; } is_dep;
+is_status is_bank_get_versions(is_bank *b, const is_partition *p, const is_dep *versions, size_t n, inferscale_list **out);
+/* May an answer go on that holds these fact versions and segments? false if one was forgotten, changed, superseded or has expired,
+ * or if a segment is not in the books any more (something in its context went). as_of: the time asked about; 0 = now. */
+is_status is_bank_still_holds(is_bank *b, const is_partition *p, const is_dep *facts, size_t n, const is_names *segments,
+                              int64_t as_of, bool *holds);
 
-/* The w turns before turn `id` in its conversation (not itself), oldest first. */
+/* The w turns before turn `id` in its conversation (not itself; withdrawn ones are passed over), oldest first. */
 is_status is_bank_turns_before(is_bank *b, const is_partition *p, int64_t turn_id, size_t w, inferscale_list **out);
-/* The w facts before fact `id` in id order (not itself), oldest first. */
+/* The w facts before fact `id` in id order that hold now (not itself; expired and superseded ones are passed over), oldest first. */
 is_status is_bank_facts_before(is_bank *b, const is_partition *p, int64_t fact_id, size_t w, inferscale_list **out);
 
-/* For the recall index: every item with id > after_id in id order; prev = the turn before it in its conversation ("" texts for
+/* For the recall index: every item that is not withdrawn with id > after_id in id order; prev = the turn before it in its conversation ("" texts for
  * facts and first turns). Strings live during the call of each(). each() returning non-OK stops. The bank's lock is held. */
 typedef is_status (*is_bank_each_fn)(void *ctx, const inferscale_item *item, const char *prev_speaker, const char *prev_text);
 is_status is_bank_each(is_bank *b, const is_partition *p, int64_t after_id, is_bank_each_fn each, void *ctx);
 
+/* The same over the facts' versions that were valid at a time, and all turns. is_bank_differs_at: did any fact have another version
+ * then than it has now? */
+is_status is_bank_each_at(is_bank *b, const is_partition *p, int64_t at, is_bank_each_fn each, void *ctx);
+is_status is_bank_differs_at(is_bank *b, const is_partition *p, int64_t at, bool *differs);
+
 /* Which of these ids have metadata equal to all members of the JSON object `metadata`: keep[i] set accordingly. */
 is_status is_bank_match_metadata(is_bank *b, const is_partition *p, const char *metadata, const int64_t *ids, size_t n, bool *keep);
+is_status is_bank_match_versions(is_bank *b, const is_partition *p, const char *metadata, const is_dep *versions, size_t n, bool *keep);
 
 /* ---- Books of the views -------------------------------------------------------------------------------------------------- */
 
@@ -102,7 +150,8 @@ is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t
                                 uint32_t *dim, float *scale);
 typedef is_status (*is_bank_embedding_fn)(void *ctx, int64_t id, const int8_t *q, uint32_t dim, float scale);
 is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], is_bank_embedding_fn each, void *ctx);
-/* Ids (current versions) without an embedding under the fingerprint, in id order, at most limit; *ids is is_free'd. */
+/* Ids (current versions) without an embedding under the fingerprint, in id order, at most limit; *ids is is_free'd. Withdrawn turns
+ * and what has expired are left out. */
 is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], size_t limit, int64_t **ids, size_t *n);
 
 /* Segments: a fact version's variants. A dependency is an item version whose text stood in the encoding context or span. */
@@ -116,7 +165,6 @@ typedef struct is_segment_row {
     uint32_t n_passes;       /* contexts that the rows are the mean of; 0 counts as 1 */
     bool lead;               /* rows of a fact at the head of another page: context for that page, never served */
 } is_segment_row;
-typedef struct is_dep { int64_t item_id; int version; } is_dep;
 
 /* Enters a segment with its dependencies, if the partition's epoch is still `epoch` and all dependencies still exist in these
  * versions (else E_STALE: the caller removes the file). fingerprint: of the model and profile. */
@@ -130,7 +178,8 @@ is_status is_bank_put_segments(is_bank *b, const is_partition *p, int64_t epoch,
  * first; *rows is is_free'd. */
 is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, int64_t fact_id,
                            is_segment_row **rows, size_t *n);
-/* Facts (current versions) without a segment under fingerprint and policy, in id order. *ids is is_free'd. */
+/* Facts (current versions) without a segment under fingerprint and policy, in id order; those that have expired or do not hold any
+ * more (valid_to) are left out. *ids is is_free'd. */
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
                             int64_t **ids, size_t *n);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */

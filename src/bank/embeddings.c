@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bank/sql.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 static is_status why_not_put(is_bank *b, const is_partition *p, int64_t id)
@@ -27,7 +28,7 @@ static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerpri
     int64_t changes = 0;
     sql q = sql_open(b, "INSERT INTO embeddings(partition_id, item_id, fingerprint, version, scale, q)"
                         " SELECT ?1, i.id, ?3, i.version, ?5, ?6 FROM items i WHERE i.partition_id = ?1 AND i.id = ?2 AND"
-                        " i.version = ?4 ON CONFLICT(partition_id, item_id, fingerprint) DO UPDATE SET version ="
+                        " i.version = ?4 AND i.withdrawn = 0 ON CONFLICT(partition_id, item_id, fingerprint) DO UPDATE SET version ="
                         " excluded.version,"
                         " scale = excluded.scale, q = excluded.q");
 
@@ -153,12 +154,14 @@ is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fi
     *ids = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND NOT EXISTS(SELECT 1 FROM embeddings e WHERE"
-                    " e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?2"
-                    " AND e.version = i.version) ORDER BY i.id LIMIT ?3");
+    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.withdrawn = 0 AND NOT EXISTS(SELECT 1 FROM"
+                    " embeddings e WHERE e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?2"
+                    " AND e.version = i.version) AND NOT EXISTS(SELECT 1 FROM fact_versions f WHERE f.partition_id = ?1 AND"
+                    " f.item_id = i.id AND f.version = i.version AND f.expires <> 0 AND f.expires <= ?4) ORDER BY i.id LIMIT ?3");
     sql_i64(&q, p->id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     sql_i64(&q, limit && limit < INT64_MAX ? (int64_t)limit : -1);
+    sql_i64(&q, is_now_epoch());
     st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);
     return st;

@@ -69,6 +69,19 @@ static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_sco
     return sql_one_i64(&q, 0, st);
 }
 
+/* Any current fact with this text, whoever wrote it and however long it holds; 0 = none. */
+static int64_t find_equal(is_bank *b, const is_partition *p, const filled *f, is_status *st)
+{
+    sql q = sql_open(b, "SELECT i.id FROM fact_versions f INDEXED BY fact_versions_by_text CROSS JOIN items i ON "
+                     "i.partition_id = f.partition_id AND i.id = f.item_id AND i.version = f.version"
+                     " WHERE f.partition_id = ?1 AND f.text_hash = ?2 AND f.text = ?3 ORDER BY i.id LIMIT 1");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, f->hash);
+    sql_text(&q, f->text);
+    return sql_one_i64(&q, 0, st);
+}
+
 static is_status insert_version(is_bank *b, const is_partition *p, int64_t id, int64_t version, const filled *f)
 {
     sql q = sql_open(b, "INSERT INTO fact_versions(partition_id, item_id, version, text, text_hash, event_time, write_time, "
@@ -109,6 +122,7 @@ static is_status insert_fact(is_bank *b, const is_partition *p, const inferscale
 static is_status add_one(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *fact,
                          size_t which, int64_t now, inferscale_event *event)
 {
+    bool lifted = false;
     filled f;
     is_status st;
 
@@ -119,6 +133,10 @@ static is_status add_one(is_bank *b, const is_partition *p, const inferscale_sco
     event->id = find_same(b, p, scope, &f, &st);
     if (st != INFERSCALE_OK || event->id) return st;
     event->event = INFERSCALE_EVENT_ADD;
+    event->same_as = find_equal(b, p, &f, &st);
+    if (st != INFERSCALE_OK) return st;
+    IS_TRY(bank_lift_tombstone(b, p, f.text, &lifted)); /* told again by somebody who means it */
+    event->again = lifted;
     return insert_fact(b, p, scope, &f, &event->id);
 }
 
@@ -159,25 +177,49 @@ static is_status drop_embeddings(is_bank *b, const is_partition *p, int64_t id)
     return sql_run(&q, NULL);
 }
 
-static is_status change(is_bank *b, const is_partition *p, int64_t id, const filled *f, is_names *stale)
+static is_status no_such_fact(int64_t id)
 {
-    int64_t version;
+    return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; list the facts for their ids", (long long)id);
+}
+
+/* E_NOTFOUND unless it is a fact of the partition. */
+static is_status current_version(is_bank *b, const is_partition *p, int64_t id, int64_t *version)
+{
     is_status st;
     sql q = sql_open(b, "SELECT version FROM items WHERE partition_id = ?1 AND id = ?2 AND kind = 1");
 
     sql_i64(&q, p->id);
     sql_i64(&q, id);
-    version = sql_one_i64(&q, 0, &st);
-    if (st != INFERSCALE_OK) return st;
-    if (!version)
-        return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; list the facts for their ids",
-                       (long long)id);
+    *version = sql_one_i64(&q, 0, &st);
+    return st != INFERSCALE_OK || *version ? st : no_such_fact(id);
+}
+
+/* What held from valid_from on holds until `at`, if it would hold longer; not at all if it began no earlier (it was corrected). */
+static is_status close_version(is_bank *b, const is_partition *p, int64_t id, int64_t version, int64_t at)
+{
+    sql q = sql_open(b, "UPDATE fact_versions SET valid_to = max(valid_from, ?4) WHERE partition_id = ?1 AND item_id = ?2 AND"
+                     " version = ?3 AND (valid_to = 0 OR valid_to > ?4)");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_i64(&q, version);
+    sql_i64(&q, at);
+    return sql_run(&q, NULL);
+}
+
+static is_status change(is_bank *b, const is_partition *p, int64_t id, const filled *f, is_names *stale)
+{
+    int64_t version = 0;
+    sql q;
+
+    IS_TRY(current_version(b, p, id, &version));
     IS_TRY(bank_check_metadata(b, "fact", SIZE_MAX, f->metadata));
     IS_TRY(check_source(b, p, SIZE_MAX, f->source_turn));
     IS_TRY(bank_drop_dependents(b, p, id, stale)); /* everything made from the old text */
     IS_TRY(drop_embeddings(b, p, id));
     IS_TRY(insert_version(b, p, id, version + 1, f));
-    q = sql_open(b, "UPDATE items SET version = version + 1 WHERE partition_id = ?1 AND id = ?2");
+    IS_TRY(close_version(b, p, id, version, f->valid_from));
+    q = sql_open(b, "UPDATE items SET version = version + 1, superseded_by = 0 WHERE partition_id = ?1 AND id = ?2");
     sql_i64(&q, p->id);
     sql_i64(&q, id);
     IS_TRY(sql_run(&q, NULL));
@@ -194,5 +236,117 @@ is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, con
     IS_TRY(bank_begin(b));
     st = bank_end(b, change(b, p, id, &f, stale));
     if (st != INFERSCALE_OK && stale) is_names_free(stale);
+    return st;
+}
+
+static is_status check_supersede(is_bank *b, const is_partition *p, int64_t id, int64_t version, const filled *f)
+{
+    int64_t from = 0, by = 0;
+    is_status st;
+    sql q = sql_open(b, "SELECT f.valid_from, i.superseded_by FROM items i JOIN fact_versions f ON f.partition_id = i.partition_id"
+                     " AND f.item_id = i.id AND f.version = i.version WHERE i.partition_id = ?1 AND i.id = ?2 AND i.version = ?3");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_i64(&q, version);
+    if (sql_row(&q)) {
+        from = sqlite3_column_int64(q.stmt, 0);
+        by = sqlite3_column_int64(q.stmt, 1);
+    }
+    st = sql_end(&q);
+    if (st != INFERSCALE_OK) return st;
+    if (by)
+        return is_fail(INFERSCALE_E_INVALID, "fact %lld is superseded by fact %lld already; supersede that one", (long long)id,
+                       (long long)by);
+    if (f->valid_from < from)
+        return is_fail(INFERSCALE_E_INVALID, "the new fact would hold from before fact %lld did; give a later valid_from, or "
+                       "update the fact if it was never true", (long long)id);
+    return INFERSCALE_OK;
+}
+
+/* The old fact's own KV stays, for questions about its time; what was computed with it in sight goes. */
+static is_status supersede(is_bank *b, const is_partition *p, const inferscale_scope *scope, int64_t id, const filled *f,
+                           int64_t *new_id, is_names *stale)
+{
+    int64_t version = 0;
+    bool lifted;
+    sql q;
+
+    IS_TRY(current_version(b, p, id, &version));
+    IS_TRY(check_supersede(b, p, id, version, f));
+    IS_TRY(bank_check_metadata(b, "fact", SIZE_MAX, f->metadata));
+    IS_TRY(check_source(b, p, SIZE_MAX, f->source_turn));
+    IS_TRY(bank_lift_tombstone(b, p, f->text, &lifted));
+    IS_TRY(insert_fact(b, p, scope, f, new_id));
+    IS_TRY(close_version(b, p, id, version, f->valid_from));
+    IS_TRY(bank_drop_onlookers(b, p, id, stale));
+    q = sql_open(b, "UPDATE items SET superseded_by = ?3 WHERE partition_id = ?1 AND id = ?2");
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_i64(&q, *new_id);
+    IS_TRY(sql_run(&q, NULL));
+    return bank_touch(b, p, true);
+}
+
+is_status is_bank_supersede(is_bank *b, const is_partition *p, const inferscale_scope *scope, int64_t id,
+                            const inferscale_fact *fact, int64_t *new_id, is_names *stale)
+{
+    filled f;
+    is_status st;
+
+    *new_id = 0;
+    if (stale) *stale = (is_names){ 0 };
+    IS_TRY(bank_check_scope(scope));
+    IS_TRY(fill(fact, SIZE_MAX, is_now_epoch(), &f));
+    IS_TRY(bank_begin(b));
+    st = bank_end(b, supersede(b, p, scope, id, &f, new_id, stale));
+    if (st == INFERSCALE_OK) return st;
+    *new_id = 0;
+    if (stale) is_names_free(stale);
+    return st;
+}
+
+/* ---- Pins ---------------------------------------------------------------------------------------------------------------- */
+
+static is_status pin(is_bank *b, const is_partition *p, int64_t id, bool pinned)
+{
+    int64_t version, others;
+    is_status st;
+    sql q;
+
+    IS_TRY(current_version(b, p, id, &version));
+    q = sql_open(b, "SELECT count(*) FROM items WHERE partition_id = ?1 AND pinned = 1 AND id <> ?2");
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    others = sql_one_i64(&q, 0, &st);
+    if (st != INFERSCALE_OK) return st;
+    if (pinned && others >= INFERSCALE_PINNED_MAX)
+        return is_fail(INFERSCALE_E_FULL, "%d facts are pinned already, and no more can be; unpin one first",
+                       INFERSCALE_PINNED_MAX);
+    q = sql_open(b, "UPDATE items SET pinned = ?3 WHERE partition_id = ?1 AND id = ?2");
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_i64(&q, pinned);
+    return sql_run(&q, NULL);
+}
+
+is_status is_bank_pin(is_bank *b, const is_partition *p, int64_t id, bool pinned)
+{
+    IS_TRY(bank_begin(b));
+    return bank_end(b, pin(b, p, id, pinned));
+}
+
+is_status is_bank_pinned(is_bank *b, const is_partition *p, int64_t **ids, size_t *n)
+{
+    is_status st;
+    sql q;
+
+    *ids = NULL;
+    *n = 0;
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT id FROM items WHERE partition_id = ?1 AND pinned = 1 ORDER BY id");
+    sql_i64(&q, p->id);
+    st = bank_collect_ids(&q, ids, n);
+    bank_unlock(b);
     return st;
 }

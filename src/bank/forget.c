@@ -1,14 +1,16 @@
 /* forget.c - the bank's share of forgetting: rows, and the names of every file that was computed from them.
  *
  * secure_delete overwrites the freed bytes in the database; the write-ahead log still holds older copies of the pages, so it is
- * checkpointed and cut to nothing afterwards. */
+ * emptied afterwards (wal.c). */
+#include <stdlib.h>
 #include <string.h>
 
 #include "bank/sql.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { CHECKPOINT_WAIT_MS = 1000 };
+enum { LOG_WAIT_MS = 1000 };
 
 void is_names_free(is_names *n)
 {
@@ -40,14 +42,42 @@ static is_status run_keyed(is_bank *b, const char *literal, const is_partition *
     return sql_run(&q, NULL);
 }
 
-static is_status dependents(is_bank *b, const is_partition *p, int64_t item_id, is_names *found)
+typedef struct id_list { int64_t *ids; size_t n; } id_list;
+
+static is_status ids_add(id_list *l, int64_t id)
+{
+    if ((l->n & (l->n - 1)) == 0) {
+        int64_t *grown = is_realloc(l->ids, (l->n ? l->n * 2 : 1) * sizeof *grown);
+
+        if (!grown) return is_fail(INFERSCALE_E_NOMEM, "no memory for the list of ids; free some memory and try again");
+        l->ids = grown;
+    }
+    l->ids[l->n++] = id;
+    return INFERSCALE_OK;
+}
+
+/* Reads ids into the list; ends the statement. */
+static is_status ids_read(sql *q, id_list *l)
 {
     is_status st = INFERSCALE_OK, ended;
-    sql q = sql_open(b, "SELECT DISTINCT s.name FROM segment_deps d CROSS JOIN segments s ON s.id = d.segment_id AND"
-                        " s.partition_id = d.partition_id WHERE d.partition_id = ?1 AND d.item_id = ?2");
+
+    while (st == INFERSCALE_OK && sql_row(q)) st = ids_add(l, sqlite3_column_int64(q->stmt, 0));
+    if (st != INFERSCALE_OK) q->rc = SQLITE_OK;
+    ended = sql_end(q);
+    return st != INFERSCALE_OK ? st : ended;
+}
+
+/* Names of the segments that depend on the item, and whose they are (facts may be NULL). spare: those of the item itself stay. */
+static is_status dependents(is_bank *b, const is_partition *p, int64_t item_id, bool spare, is_names *found, id_list *facts)
+{
+    is_status st = INFERSCALE_OK, ended;
+    sql q = sql_open(b, "SELECT s.name, s.item_id FROM segment_deps d CROSS JOIN segments s ON s.id = d.segment_id AND"
+                        " s.partition_id = d.partition_id WHERE d.partition_id = ?1 AND d.item_id = ?2 AND"
+                        " (?3 = 0 OR s.item_id <> ?2) ORDER BY s.name");
 
     sql_i64(&q, p->id);
     sql_i64(&q, item_id);
+    sql_i64(&q, spare);
     while (st == INFERSCALE_OK && sql_row(&q)) {
         const void *name = sqlite3_column_blob(q.stmt, 0);
 
@@ -55,7 +85,8 @@ static is_status dependents(is_bank *b, const is_partition *p, int64_t item_id, 
             q.rc = SQLITE_CORRUPT;
             break;
         }
-        st = bank_names_add(found, name);
+        if (!found->n || memcmp(found->names[found->n - 1], name, IS_HASH_BYTES) != 0) st = bank_names_add(found, name);
+        if (st == INFERSCALE_OK && facts) st = ids_add(facts, sqlite3_column_int64(q.stmt, 1));
     }
     if (st != INFERSCALE_OK) q.rc = SQLITE_OK;
     ended = sql_end(&q);
@@ -93,14 +124,24 @@ static is_status doom(is_bank *b, const is_partition *p, const uint8_t *name, is
     return stale ? bank_names_add(stale, name) : INFERSCALE_OK;
 }
 
-is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale)
+static is_status drop_segments(is_bank *b, const is_partition *p, int64_t item_id, bool spare)
+{
+    /* "+": by id, not through every segment of the partition */
+    sql q = sql_open(b, "DELETE FROM segments WHERE +partition_id = ?1 AND id IN (SELECT segment_id FROM segment_deps"
+                     " WHERE partition_id = ?1 AND item_id = ?2) AND (?3 = 0 OR item_id <> ?2)");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, item_id);
+    sql_i64(&q, spare);
+    return sql_run(&q, NULL);
+}
+
+static is_status drop_dependents(is_bank *b, const is_partition *p, int64_t item_id, bool spare, is_names *stale, id_list *facts)
 {
     is_names found = { 0 };
-    is_status st = dependents(b, p, item_id, &found);
+    is_status st = dependents(b, p, item_id, spare, &found, facts);
 
-    if (st == INFERSCALE_OK) /* "+": by id, not through every segment of the partition */
-        st = run_keyed(b, "DELETE FROM segments WHERE +partition_id = ?1 AND id IN (SELECT segment_id FROM segment_deps"
-                          " WHERE partition_id = ?1 AND item_id = ?2)", p, item_id);
+    if (st == INFERSCALE_OK) st = drop_segments(b, p, item_id, spare);
     for (size_t i = 0; st == INFERSCALE_OK && i < found.n; i++) st = doom(b, p, found.names[i], stale);
     if (st == INFERSCALE_OK)
         st = run_keyed(b, "DELETE FROM placements WHERE +partition_id = ?1 AND id IN (SELECT placement_id FROM placement_items"
@@ -109,47 +150,161 @@ is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_i
     return st;
 }
 
-static is_status delete_item(is_bank *b, const is_partition *p, int64_t id, is_names *stale)
+is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale)
 {
-    IS_TRY(bank_drop_dependents(b, p, id, stale));
-    IS_TRY(run_keyed(b, "UPDATE fact_versions SET source_turn = 0 WHERE partition_id = ?1 AND source_turn = ?2 AND "
-                     "source_turn <> 0", p, id));
-    /* versions, turn and embeddings go with it */
-    return run_keyed(b, "DELETE FROM items WHERE partition_id = ?1 AND id = ?2", p, id);
+    return drop_dependents(b, p, item_id, false, stale, NULL);
 }
 
-typedef struct id_list { int64_t *ids; size_t n; } id_list;
-
-static is_status ids_add(id_list *l, int64_t id)
+is_status bank_drop_onlookers(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale)
 {
-    if ((l->n & (l->n - 1)) == 0) {
-        int64_t *grown = is_realloc(l->ids, (l->n ? l->n * 2 : 1) * sizeof *grown);
-
-        if (!grown) return is_fail(INFERSCALE_E_NOMEM, "no memory for the list of ids; free some memory and try again");
-        l->ids = grown;
-    }
-    l->ids[l->n++] = id;
-    return INFERSCALE_OK;
+    return drop_dependents(b, p, item_id, true, stale, NULL);
 }
 
-/* The ids among those asked for (one = 0: all) that are in the partition and pass the filter. */
-static is_status choose(is_bank *b, const is_partition *p, const inferscale_scope *filter, int64_t one, id_list *chosen)
+/* ---- The closure ----------------------------------------------------------------------------------------------------------- */
+
+/* A forgetting under way. */
+typedef struct work {
+    is_bank *b;
+    const is_partition *p;
+    is_closure *c;
+    id_list todo;        /* grows: what goes with something that goes */
+    id_list touched;     /* facts that lost segments, with repetitions */
+    id_list withdrawn;   /* turns */
+} work;
+
+/* Shows the caller what is about to go, and marks what was known as forgotten. kind: of the item. */
+static is_status show_texts(work *w, int64_t id, int kind)
 {
     is_status st = INFERSCALE_OK, ended;
-    sql q = one ? sql_open(b, "SELECT id FROM items WHERE partition_id = ?1 AND ?2 IN ('', agent) AND ?3 IN ('', run) AND"
-                              " ?4 IN ('', app) AND id = ?5")
-                : sql_open(b, "SELECT id FROM items WHERE partition_id = ?1 AND ?2 IN ('', agent) AND ?3 IN ('', run) AND"
-                              " ?4 IN ('', app) ORDER BY id");
+    sql q = sql_open(w->b, "SELECT text FROM fact_versions WHERE partition_id = ?1 AND item_id = ?2"
+                     " UNION ALL SELECT text FROM turns WHERE partition_id = ?1 AND item_id = ?2");
 
-    sql_i64(&q, p->id);
-    sql_text(&q, filter ? filter->agent : NULL);
-    sql_text(&q, filter ? filter->run : NULL);
-    sql_text(&q, filter ? filter->app : NULL);
-    if (one) sql_i64(&q, one);
-    while (st == INFERSCALE_OK && sql_row(&q)) st = ids_add(chosen, sqlite3_column_int64(q.stmt, 0));
+    sql_i64(&q, w->p->id);
+    sql_i64(&q, id);
+    while (st == INFERSCALE_OK && sql_row(&q)) {
+        const char *text = bank_given((const char *)sqlite3_column_text(q.stmt, 0));
+
+        if (w->c->each) st = w->c->each(w->c->ctx, IS_GONE_TEXT, text, strlen(text));
+        if (st == INFERSCALE_OK && kind == INFERSCALE_FACTS) st = bank_set_tombstone(w->b, w->p, text);
+    }
     if (st != INFERSCALE_OK) q.rc = SQLITE_OK;
     ended = sql_end(&q);
     return st != INFERSCALE_OK ? st : ended;
+}
+
+static is_status show_vectors(work *w, int64_t id)
+{
+    is_status st = INFERSCALE_OK, ended;
+    sql q;
+
+    if (!w->c->each) return INFERSCALE_OK;
+    q = sql_open(w->b, "SELECT q FROM embeddings WHERE partition_id = ?1 AND item_id = ?2");
+    sql_i64(&q, w->p->id);
+    sql_i64(&q, id);
+    while (st == INFERSCALE_OK && sql_row(&q)) {
+        const void *v = sqlite3_column_blob(q.stmt, 0);
+
+        if (v) st = w->c->each(w->c->ctx, IS_GONE_VECTOR, v, (size_t)sqlite3_column_bytes(q.stmt, 0));
+    }
+    if (st != INFERSCALE_OK) q.rc = SQLITE_OK;
+    ended = sql_end(&q);
+    return st != INFERSCALE_OK ? st : ended;
+}
+
+/* The turn stays as what was said; from now on nothing is made of it. */
+static is_status withdraw(work *w, int64_t turn)
+{
+    int64_t changes = 0;
+    sql q = sql_open(w->b, "UPDATE items SET withdrawn = 1 WHERE partition_id = ?1 AND id = ?2 AND kind = 2 AND withdrawn = 0");
+
+    sql_i64(&q, w->p->id);
+    sql_i64(&q, turn);
+    IS_TRY(sql_run(&q, &changes));
+    if (!changes) return INFERSCALE_OK;
+    IS_TRY(show_vectors(w, turn));
+    IS_TRY(run_keyed(w->b, "DELETE FROM embeddings WHERE partition_id = ?1 AND item_id = ?2", w->p, turn));
+    IS_TRY(drop_dependents(w->b, w->p, turn, false, &w->c->stale, &w->touched));
+    return ids_add(&w->withdrawn, turn);
+}
+
+static is_status source_turns(work *w, int64_t fact)
+{
+    id_list turns = { 0 };
+    sql q = sql_open(w->b, "SELECT DISTINCT source_turn FROM fact_versions WHERE partition_id = ?1 AND item_id = ?2 AND"
+                     " source_turn <> 0");
+    is_status st;
+
+    sql_i64(&q, w->p->id);
+    sql_i64(&q, fact);
+    st = ids_read(&q, &turns);
+    for (size_t i = 0; st == INFERSCALE_OK && i < turns.n; i++)
+        st = w->c->with_turns ? ids_add(&w->todo, turns.ids[i]) : withdraw(w, turns.ids[i]);
+    is_free(turns.ids);
+    return st;
+}
+
+static is_status facts_of_turn(work *w, int64_t turn)
+{
+    sql q = sql_open(w->b, "SELECT DISTINCT item_id FROM fact_versions WHERE partition_id = ?1 AND source_turn = ?2 AND"
+                     " source_turn <> 0");
+
+    sql_i64(&q, w->p->id);
+    sql_i64(&q, turn);
+    return ids_read(&q, &w->todo);
+}
+
+static is_status kind_of(work *w, int64_t id, int64_t *kind)
+{
+    is_status st;
+    sql q = sql_open(w->b, "SELECT kind FROM items WHERE partition_id = ?1 AND id = ?2");
+
+    sql_i64(&q, w->p->id);
+    sql_i64(&q, id);
+    *kind = sql_one_i64(&q, 0, &st);
+    return st;
+}
+
+static is_status delete_item(work *w, int64_t id)
+{
+    is_bank *b = w->b;
+    int64_t kind;
+
+    IS_TRY(kind_of(w, id, &kind));
+    if (!kind) return INFERSCALE_OK; /* gone with something else */
+    w->c->n_deleted++;
+    IS_TRY(show_texts(w, id, (int)kind));
+    IS_TRY(show_vectors(w, id));
+    if (kind == INFERSCALE_FACTS) IS_TRY(source_turns(w, id));
+    else if (w->c->with_facts) IS_TRY(facts_of_turn(w, id));
+    IS_TRY(drop_dependents(b, w->p, id, false, &w->c->stale, &w->touched));
+    IS_TRY(run_keyed(b, "UPDATE fact_versions SET source_turn = 0 WHERE partition_id = ?1 AND source_turn = ?2 AND "
+                     "source_turn <> 0", w->p, id));
+    IS_TRY(run_keyed(b, "UPDATE items SET superseded_by = 0 WHERE partition_id = ?1 AND superseded_by = ?2 AND"
+                     " superseded_by <> 0", w->p, id));
+    /* versions, turn and embeddings go with it */
+    return run_keyed(b, "DELETE FROM items WHERE partition_id = ?1 AND id = ?2", w->p, id);
+}
+
+/* The ids among those asked for (one = 0: all) that are in the partition and pass the filter. */
+static is_status choose(work *w, int64_t one)
+{
+    const inferscale_scope *filter = w->c->filter;
+    sql q = one ? sql_open(w->b, "SELECT id FROM items WHERE partition_id = ?1 AND ?2 IN ('', agent) AND ?3 IN ('', run) AND"
+                                 " ?4 IN ('', app) AND (?5 = 0 OR EXISTS(SELECT 1 FROM fact_versions f WHERE f.partition_id = ?1"
+                                 " AND f.item_id = items.id AND f.version = items.version AND f.expires <> 0 AND f.expires <= ?5))"
+                                 " AND id = ?6")
+                : sql_open(w->b, "SELECT id FROM items WHERE partition_id = ?1 AND ?2 IN ('', agent) AND ?3 IN ('', run) AND"
+                                 " ?4 IN ('', app) AND (?5 = 0 OR EXISTS(SELECT 1 FROM fact_versions f WHERE f.partition_id = ?1"
+                                 " AND f.item_id = items.id AND f.version = items.version AND f.expires <> 0 AND f.expires <= ?5))"
+                                 " ORDER BY id");
+
+    sql_i64(&q, w->p->id);
+    sql_text(&q, filter ? filter->agent : NULL);
+    sql_text(&q, filter ? filter->run : NULL);
+    sql_text(&q, filter ? filter->app : NULL);
+    sql_i64(&q, w->c->expired ? is_now_epoch() : 0);
+    if (one) sql_i64(&q, one);
+    return ids_read(&q, &w->todo);
 }
 
 /* A conversation's name can be as telling as a turn. */
@@ -162,66 +317,73 @@ static is_status drop_empty_conversations(is_bank *b, const is_partition *p)
     return sql_run(&q, NULL);
 }
 
-static is_status forget_in(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
-                           size_t *n_deleted, is_names *stale)
+static int by_value(const void *a, const void *b)
 {
-    is_status st = INFERSCALE_OK;
-    id_list chosen = { 0 };
-    size_t deleted = 0;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
-    if (!ids) st = choose(b, p, filter, 0, &chosen);
-    for (size_t i = 0; st == INFERSCALE_OK && i < (ids ? n : chosen.n); i++) {
-        id_list one = { 0 };
-
-        if (!ids) {
-            st = delete_item(b, p, chosen.ids[i], stale);
-            deleted++;
-            continue;
-        }
-        if (ids[i] > 0) st = choose(b, p, filter, ids[i], &one);
-        if (st == INFERSCALE_OK && one.n) {
-            st = delete_item(b, p, ids[i], stale);
-            deleted++;
-        }
-        is_free(one.ids);
-    }
-    is_free(chosen.ids);
-    if (st != INFERSCALE_OK || deleted == 0) return st;
-    IS_TRY(drop_empty_conversations(b, p));
-    *n_deleted = deleted;
-    return bank_touch(b, p, true);
+    return (x > y) - (x < y);
 }
 
-/* Best effort: a reader in another process can hold the log for a while; then the next checkpoint does it. */
-static void cut_log(is_bank *b)
+/* How many different ids of the list are still there. */
+static is_status count_left(work *w, id_list *l, size_t *n)
 {
-    int rc;
+    if (l->n) qsort(l->ids, l->n, sizeof *l->ids, by_value);
+    for (size_t i = 0; i < l->n; i++) {
+        int64_t kind = 0;
 
-    if (bank_lock(b) != INFERSCALE_OK) return;
-    sqlite3_busy_timeout(b->db, CHECKPOINT_WAIT_MS);
-    rc = sqlite3_wal_checkpoint_v2(b->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
-    sqlite3_busy_timeout(b->db, BANK_BUSY_MS);
-    if (rc != SQLITE_OK)
-        is_log(IS_LOG_WARN, "bank: the write-ahead log could not be cut after forgetting (%s)", sqlite3_errstr(rc));
-    bank_unlock(b);
+        if (i && l->ids[i] == l->ids[i - 1]) continue;
+        IS_TRY(kind_of(w, l->ids[i], &kind));
+        *n += kind != 0;
+    }
+    return INFERSCALE_OK;
+}
+
+static is_status forget_in(work *w)
+{
+    is_closure *c = w->c;
+
+    if (!c->ids) IS_TRY(choose(w, 0));
+    for (size_t i = 0; c->ids && i < c->n; i++)
+        if (c->ids[i] > 0) IS_TRY(choose(w, c->ids[i]));
+    for (size_t i = 0; i < w->todo.n; i++) IS_TRY(delete_item(w, w->todo.ids[i]));
+    if (c->n_deleted == 0) return INFERSCALE_OK;
+    IS_TRY(drop_empty_conversations(w->b, w->p));
+    IS_TRY(count_left(w, &w->touched, &c->n_reencode));
+    IS_TRY(count_left(w, &w->withdrawn, &c->n_withdrawn));
+    return bank_touch(w->b, w->p, true);
+}
+
+is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *c)
+{
+    work w = { .b = b, .p = p, .c = c };
+    is_status st;
+
+    c->n_deleted = c->n_withdrawn = c->n_reencode = 0;
+    c->stale = (is_names){ 0 };
+    IS_TRY(bank_begin(b));
+    st = bank_end(b, forget_in(&w));
+    is_free(w.todo.ids);
+    is_free(w.touched.ids);
+    is_free(w.withdrawn.ids);
+    if (st == INFERSCALE_OK) return st;
+    is_names_free(&c->stale);
+    c->n_deleted = c->n_withdrawn = c->n_reencode = 0;
+    return st;
 }
 
 is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
                          size_t *n_deleted, is_names *stale)
 {
-    is_status st;
-    size_t deleted = 0;
+    is_closure c = { .ids = ids, .n = n, .filter = filter };
 
     if (n_deleted) *n_deleted = 0;
     if (stale) *stale = (is_names){ 0 };
-    IS_TRY(bank_begin(b));
-    st = bank_end(b, forget_in(b, p, ids, n, filter, &deleted, stale));
-    if (st != INFERSCALE_OK) {
-        if (stale) is_names_free(stale);
-        return st;
-    }
-    if (n_deleted) *n_deleted = deleted;
-    if (deleted) cut_log(b);
+    IS_TRY(is_bank_forget_closure(b, p, &c));
+    if (n_deleted) *n_deleted = c.n_deleted;
+    if (stale) *stale = c.stale;
+    else is_names_free(&c.stale);
+    if (c.n_deleted && is_bank_cut_log(b, LOG_WAIT_MS) != INFERSCALE_OK)
+        is_log(IS_LOG_WARN, "bank: the write-ahead log could not be emptied after forgetting: %s", is_error());
     return INFERSCALE_OK;
 }
 
@@ -269,8 +431,8 @@ is_status is_bank_doom(is_bank *b, const is_partition *p, const uint8_t name[IS_
     bool used = false;
     is_status st;
 
-    IS_TRY(bank_begin_lazy(b));
+    IS_TRY(bank_begin(b));
     st = in_use(b, p, name, &used); /* encoding again: the file that is there is wanted */
     if (st == INFERSCALE_OK && !used) st = insert_doomed(b, p, name);
-    return bank_end_lazy(b, st);
+    return bank_end(b, st);
 }

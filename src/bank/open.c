@@ -264,7 +264,9 @@ is_status is_bank_open(const char *path, bool read_only, is_bank **out)
 void is_bank_close(is_bank *b)
 {
     if (!b) return;
+    bank_cut_log_at_close(b);
     disconnect(b);
+    is_free(b->log_methods);
     pthread_mutex_destroy(&b->lock);
     is_free(b->path);
     is_free(b);

@@ -110,11 +110,15 @@ static const char version_2[] =
     "  partition_id INTEGER NOT NULL, name BLOB NOT NULL CHECK(length(name) = 32),"
     "  PRIMARY KEY(name, partition_id)) WITHOUT ROWID;";
 
-/* Version 3: a memory that lives. Pinned items; variants of a fact's segment (how many passes its rows are a mean of; lead: the
- * rows of a fact that only stood at the head of another page as its overlap); pages (docs/design.md): which facts were encoded
+/* Version 3: a memory that lives. Items that are pinned, withdrawn (turns whose fact was forgotten: kept as the conversation's
+ * record, never found, never in a context) or superseded; variants of a fact's segment (how many passes its rows are a mean of;
+ * lead: the rows of a fact that only stood at the head of another page as its overlap); pages (docs/design.md): which facts were encoded
  * together, in which order; tombstones: keyed hashes of forgotten texts, so that they are not extracted again. */
 static const char version_3[] =
     "ALTER TABLE items ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE items ADD COLUMN withdrawn INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE items ADD COLUMN superseded_by INTEGER NOT NULL DEFAULT 0;" /* the fact's id; 0 = none */
+    "CREATE INDEX items_pinned ON items(partition_id, id) WHERE pinned = 1;"
     "ALTER TABLE segments ADD COLUMN n_passes INTEGER NOT NULL DEFAULT 1;"
     "ALTER TABLE segments ADD COLUMN lead INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE segments ADD COLUMN write_time INTEGER NOT NULL DEFAULT 0;"

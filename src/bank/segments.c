@@ -23,7 +23,7 @@ is_status bank_check_dep(is_bank *b, const is_partition *p, int64_t id, int vers
 {
     is_status st;
     int64_t now;
-    sql q = sql_open(b, "SELECT version FROM items WHERE partition_id = ?1 AND id = ?2");
+    sql q = sql_open(b, "SELECT version FROM items WHERE partition_id = ?1 AND id = ?2 AND withdrawn = 0");
 
     sql_i64(&q, p->id);
     sql_i64(&q, id);

@@ -14,6 +14,7 @@ struct is_bank {
     sqlite3 *db;
     char *path;
     bool read_only;
+    struct bank_log_methods *log_methods; /* wal.c; lives until the connection is closed */
     pthread_mutex_t lock;
     struct { const char *sql; sqlite3_stmt *stmt; } cache[BANK_CACHED]; /* keyed by the address of the literal */
     size_t n_cached;
@@ -34,6 +35,9 @@ is_status bank_end_lazy(is_bank *b, is_status st);
 /* A reading transaction: one snapshot for several statements. Ended by bank_read_end, which returns st. */
 is_status bank_read_begin(is_bank *b);
 is_status bank_read_end(is_bank *b, is_status st);
+
+/* SQLite deletes the log when the last connection closes; it is emptied before, quietly (wal.c). */
+void bank_cut_log_at_close(is_bank *b);
 
 /* The status of an SQLite result code, with a sentence that names the bank and the next step. */
 is_status bank_fail(const is_bank *b, int rc);

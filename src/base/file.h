@@ -42,6 +42,8 @@ struct is_fs {
     is_status (*set_mode)(const is_fs *fs, const char *path, uint32_t mode);
     /* A second name for a file; E_UNSUPPORTED where there are none (another filesystem): copy it. Fails if `to` exists. */
     is_status (*link)(const is_fs *fs, const char *from, const char *to);
+    /* A lock on the open file that ends with it, whoever ends it; E_BUSY at once if another holds one that is in the way. */
+    is_status (*lock)(const is_fs *fs, is_file *f, bool exclusive);
 };
 
 const is_fs *is_fs_posix(void);

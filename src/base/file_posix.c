@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -238,13 +239,24 @@ static is_status posix_link(const is_fs *fs, const char *from, const char *to)
     return is_fail_errno("cannot link %s to %s", from, to);
 }
 
+static is_status posix_lock(const is_fs *fs, is_file *f, bool exclusive)
+{
+    int rc;
+
+    do rc = flock(f->fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
+    while (rc != 0 && errno == EINTR);
+    if (rc == 0) return INFERSCALE_OK;
+    if (errno == EWOULDBLOCK) return is_fail(INFERSCALE_E_BUSY, "%s is locked by another; try again", f->path);
+    return is_fail_errno("cannot lock %s", f->path);
+}
+
 const is_fs *is_fs_posix(void)
 {
     static const is_fs fs = {
         .open = posix_open, .close = posix_close, .pread = posix_pread, .pwrite = posix_pwrite, .sync = posix_sync,
         .size = posix_size, .drop_cache = posix_drop_cache, .rename = posix_rename, .unlink = posix_unlink,
         .mkdirs = posix_mkdirs, .sync_dir = posix_sync_dir, .exists = posix_exists, .list = posix_list,
-        .stat = posix_stat, .set_mode = posix_set_mode, .link = posix_link,
+        .stat = posix_stat, .set_mode = posix_set_mode, .link = posix_link, .lock = posix_lock,
     };
 
     return &fs;

@@ -160,7 +160,8 @@ static is_status turns_before(const is_encoder *enc, const is_partition *p, cons
     IS_TRY(is_bank_turns_before(enc->bank, p, source, policy->w, out));
     if (!policy->with_source) return INFERSCALE_OK;
     st = is_bank_get(enc->bank, p, &source, 1, &itself);
-    for (size_t i = 0; st == INFERSCALE_OK && i < itself->n; i++) st = is_list_add(*out, &itself->items[i]);
+    for (size_t i = 0; st == INFERSCALE_OK && i < itself->n; i++)
+        if (!itself->items[i].withdrawn) st = is_list_add(*out, &itself->items[i]);
     inferscale_list_free(itself);
     return st;
 }

@@ -243,6 +243,11 @@ static is_status f_link(const is_fs *fs, const char *from, const char *to)
     return INFERSCALE_OK;
 }
 
+static is_status f_lock(const is_fs *fs, is_file *f, bool exclusive)
+{
+    return self(fs)->real->lock(self(fs)->real, f, exclusive);
+}
+
 fault_fs *fault_fs_new(enum fault_op op, enum fault_kind kind, unsigned nth)
 {
     fault_fs *f = calloc(1, sizeof *f);
@@ -255,7 +260,7 @@ fault_fs *fault_fs_new(enum fault_op op, enum fault_kind kind, unsigned nth)
     f->fs = (is_fs){ .ctx = f, .open = f_open, .close = f_close, .pread = f_pread, .pwrite = f_pwrite, .sync = f_sync,
                      .size = f_size, .drop_cache = f_drop_cache, .rename = f_rename, .unlink = f_unlink, .mkdirs = f_mkdirs,
                      .sync_dir = f_sync_dir, .exists = f_exists, .list = f_list,
-                     .stat = f_stat, .set_mode = f_set_mode, .link = f_link };
+                     .stat = f_stat, .set_mode = f_set_mode, .link = f_link, .lock = f_lock };
     return f;
 }
 
