@@ -34,6 +34,7 @@ ALL_CXXFLAGS := -std=c++17 -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidd
 override CPPFLAGS += -Iinclude -Isrc -MMD -MP
 
 -include build/deps.mk
+LLAMA_SEEN := $(LLAMA_DIR)
 ifeq ($(origin LLAMA_DIR),undefined)
 LLAMA_DIR = $(error libllama is not set up here; run `make setup` first)
 endif
@@ -87,7 +88,7 @@ $(OUT)/obj/tests/%.o $(OUT)/obj/fuzz/%.o: CPPFLAGS += -Itests
 # Stamps that change with the flags and with the libllama in use: objects follow the first, what sees libllama the second.
 stamp = $(shell mkdir -p $(dir $(1)); printf '%s\n' '$(2)' | cmp -s - $(1) || printf '%s\n' '$(2)' > $(1))$(1)
 FLAGS_STAMP := $(call stamp,$(OUT)/.flags,$(CC) $(CXX) $(ALL_CFLAGS) $(ALL_CXXFLAGS))
-LLAMA_STAMP := $(call stamp,$(OUT)/.llama,$(LLAMA_CPPFLAGS))
+LLAMA_STAMP := $(call stamp,$(OUT)/.llama,$(LLAMA_SEEN))
 $(call objs,$(LLAMA_SRC) $(TOOL_SRC) $(LTEST_SRC)) $(patsubst %.cpp,$(OUT)/obj/%.o,$(LLAMA_CXX)): $(LLAMA_STAMP)
 
 # Every report names the commit that measured.

@@ -99,6 +99,20 @@ waits_for_the_other() {
     [ -e "$FAKE_STARTED" ]
 }
 
+# As in a fresh clone: no build folder, so no build/deps.mk yet.
+before_setup() {
+    local goal clone="$tap_scratch/clone"
+    mkdir -p "$clone"
+    cp -r Makefile src include tests fuzz examples "$clone/" || return 1
+    for goal in help clean; do env -u MAKEFLAGS -u MAKELEVEL make -C "$clone" "$goal" || return 1; done
+    for goal in setup demo test; do # -n runs the makes within too; they fail, as nothing was set up
+        env -u MAKEFLAGS -u MAKELEVEL make -C "$clone" -n "$goal" >"$tap_scratch/goal.out" 2>&1
+        grep -q '^scripts/setup.sh$' "$tap_scratch/goal.out" || return 1
+    done
+    env -u MAKEFLAGS -u MAKELEVEL make -C "$clone" -n plugins 2>&1 | grep -q "run .make setup. first"
+}
+
+check "before set-up make does what needs none, and names what is missing" before_setup
 check "a finished set-up is left alone" unchanged
 check "no network" pip_says "registry cannot be reached" "ERROR: Could not find a version that satisfies the requirement (from versions: none)"
 check "a file that is not the pinned one" pip_says "not the pinned file" \
