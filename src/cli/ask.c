@@ -1,5 +1,6 @@
 /* ask.c - `inferscale ask`: one question, answered with memory. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/answer.h"
 #include "cli/args.h"
@@ -33,6 +34,62 @@ static void print_json(inferscale *is, const inferscale_scope *scope, const infe
     cli_print_json(o);
 }
 
+/* ---- --dry-run ------------------------------------------------------------------------------------------------------------- */
+
+static void preview_json(const inferscale_preview *p)
+{
+    json_t *parts = json_array(), *facts = json_array();
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const inferscale_preview_part *part = &p->parts[i];
+        bool fact = strcmp(part->role, "fact") == 0;
+        json_array_append_new(parts, json_pack("{s:s,s:s,s:I,s:I,s:o}", "role", part->role, "source", cli_source_name(part->source),
+                                               "position", (json_int_t)part->position, "tokens", (json_int_t)part->tokens, "text",
+                                               cli_json_text(part->text)));
+        if (fact)
+            json_array_append_new(facts, json_pack("{s:I,s:i,s:f,s:I,s:s}", "id", (json_int_t)part->id, "version", part->version, "score",
+                                                   part->score, "tokens", (json_int_t)part->tokens, "source", cli_source_name(part->source)));
+    }
+    cli_print_json(json_pack("{s:b,s:s,s:o,s:o,s:o,s:o,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "dry_run", 1, "mode", cli_mode_name(p->mode), "prompt",
+                             cli_json_text(p->prompt), "fallback", cli_json_text(p->fallback), "facts", facts, "parts", parts,
+                             "facts_dropped", (json_int_t)p->n_dropped, "tokens_prompt", (json_int_t)p->tokens_prompt, "tokens_stored",
+                             (json_int_t)p->tokens_stored, "tokens_computed", (json_int_t)p->tokens_computed, "embed_ms", p->embed_ms,
+                             "recall_ms", p->recall_ms, "plan_ms", p->plan_ms));
+}
+
+static void preview_text(const inferscale_preview *p)
+{
+    int columns = cli_columns();
+    printf("%s%-9s %-9s %8s %7s  TEXT%s\n", cli_on(CLI_DIM), "PART", "SOURCE", "POSITION", "TOKENS", cli_off());
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const inferscale_preview_part *part = &p->parts[i];
+        printf("%-9s %-9s %8u %7u  ", part->role, cli_source_name(part->source), part->position, part->tokens);
+        cli_put_cut(stdout, part->text, columns > 50 ? columns - 38 : columns ? 16 : 0);
+        putchar('\n');
+    }
+    printf("\n%sPrompt: %u tokens, %u stored, %u to be computed%s\n", cli_on(CLI_DIM), p->tokens_prompt, p->tokens_stored, p->tokens_computed,
+           cli_off());
+    cli_put_text(stdout, p->prompt, false);
+    putchar('\n');
+    if (*p->fallback) {
+        fputs("Note: ", stderr);
+        cli_put_text(stderr, p->fallback, true);
+        fputc('\n', stderr);
+    }
+}
+
+static int dry_run(const cli_args *a, inferscale *is, const inferscale_scope *scope, const inferscale_ask_options *o)
+{
+    inferscale_preview *p = NULL;
+    inferscale_status st = inferscale_dry_run(is, scope, cli_at(a, 0), o, &p);
+    if (st != INFERSCALE_OK) return cli_fail_as(a, st);
+    if (cli_wants_json(a))
+        preview_json(p);
+    else
+        preview_text(p);
+    inferscale_preview_free(p);
+    return CLI_OK;
+}
+
 static int cmd_ask(const cli_args *a)
 {
     inferscale *is = NULL;
@@ -50,6 +107,11 @@ static int cmd_ask(const cli_args *a)
     if (!cli_wants_json(a)) o.on_text = cli_stream;
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
+    if (cli_flag(a, "--dry-run")) {
+        rc = dry_run(a, is, &scope, &o);
+        inferscale_close(is);
+        return rc;
+    }
     st = cli_load(is, &scope, &o, &info, &load_ms);
     if (st == INFERSCALE_OK) st = inferscale_ask(is, &scope, cli_at(a, 0), &o, &answer);
     if (st != INFERSCALE_OK)
@@ -66,6 +128,7 @@ static int cmd_ask(const cli_args *a)
 static const cli_option options[] = {
     CLI_ASK_OPTIONS,
     { "--facts", NULL, "print the facts that were used" },
+    { "--dry-run", NULL, "show the plan and the final prompt; the model does not run" },
     CLI_RECALL_OPTIONS,
     { NULL, NULL, NULL },
 };
@@ -76,6 +139,7 @@ const cli_verb cli_verb_ask = {
     "be used the same prompt is computed as text, and a note says why.\n\n"
     "Examples:\n  inferscale ask \"What must Anna not eat?\" --stats\n"
     "  inferscale ask \"Where did I go in May?\" --mode text -k 20\n"
-    "  inferscale ask \"What is my budget?\" --repair 2 --json\n",
+    "  inferscale ask \"What is my budget?\" --repair 2 --json\n"
+    "  inferscale ask \"What is my budget?\" --dry-run\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_ask,
 };
