@@ -110,6 +110,16 @@ static bool has_row(lab *l, const is_policy *policy, int64_t id, is_segment_row 
     return is_find_kept(&enc, &l->partition, policy->name, id, row);
 }
 
+static size_t n_rows(lab *l, const is_policy *policy, int64_t id)
+{
+    is_segment_row *rows = NULL;
+    size_t n = 0;
+
+    KIT_OK(is_bank_segments(l->is->bank, &l->partition, l->is->profile->fingerprint, policy->name, id, &rows, &n));
+    is_free(rows);
+    return n;
+}
+
 /* ---- The dependency table, read apart ------------------------------------------------------------------------------------ */
 
 /* The items that the fact's segments under the policy depend on, in id order; returns how many. */
@@ -228,6 +238,7 @@ static void check_fact(lab *l, const is_policy *policy, int64_t id)
     assert_true(n >= 1);
     assert_true(has_row(l, policy, id, &row));
     assert_int_equal(row.n_passes, n);
+    assert_int_equal(n_rows(l, policy, id), 1);
     KIT_OK(is_vault_get(enc.vault, row.name, NULL, &kept));
     KIT_OK(is_profile_fact(enc.engine, &list->items[0], &span));
     other = made_by_hand(l, contexts, n, &span);
@@ -427,6 +438,41 @@ static void a_fact_taken_out_reencodes_what_held_it(void **state)
     }
 }
 
+/* What was superseded stays in the record with its own rows, and nothing that is encoded from then on sees it. */
+static void what_is_over_is_seen_no_more(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 4; round++) {
+        lab *l = open_lab("mock", NULL, NULL, NULL);
+        is_policy policy = policy_of(round % 2 ? "page:30+3@time" : "page:8+3@time");
+        const is_encoder enc = encoder(l);
+        int64_t ids[FACTS], victim, heir;
+        is_names stale = { 0 };
+        is_segment_row row;
+
+        remember(l, 0, 30, ids);
+        encode(l, &policy, ids, 30, 0);
+        victim = ids[scratch_below(&rng, 30)];
+        KIT_OK(is_bank_supersede(enc.bank, &l->partition, &l->scope, victim, &(inferscale_fact){ .text = "It is all different." }, &heir, &stale));
+        for (size_t i = 0; i < stale.n; i++) KIT_OK(is_vault_remove(enc.vault, stale.names[i]));
+        is_names_free(&stale);
+        remember(l, 30, 5, ids);
+        encode(l, &policy, ids, 35, 0);
+        encode(l, &policy, &heir, 1, 0);
+        for (int f = 0; f < 35; f++) {
+            int64_t deps[512];
+            size_t n = deps_of(l, policy.name, ids[f], deps, 512);
+
+            if (ids[f] == victim) continue;
+            check_fact(l, &policy, ids[f]);
+            for (size_t i = 0; i < n; i++) assert_true(deps[i] != victim);
+        }
+        check_fact(l, &policy, heir);
+        assert_true(has_row(l, &policy, victim, &row));
+        lab_close(l);
+    }
+}
+
 /* A process that died after pages were laid out, a file that was lost, a capture that failed half-way. */
 static void what_was_interrupted_goes_on(void **state)
 {
@@ -524,9 +570,9 @@ static void one_fact_has_no_company(void **state)
     assert_true(has_row(l, &policy, ids[0], &row));
     assert_int_equal(row.n_passes, 1);
     check_fact(l, &policy, ids[0]);
-    remember(l, 1, 3, ids); /* its rows stay what they were; the others have it as company */
-    encode(l, &policy, ids, 4, 0);
-    for (int f = 1; f < 4; f++) check_fact(l, &policy, ids[f]);
+    remember(l, 1, 3, ids);
+    encode(l, &policy, ids, 4, 0); /* now it has, and the rows from before are not kept beside the new ones */
+    for (int f = 0; f < 4; f++) check_fact(l, &policy, ids[f]);
     lab_close(l);
 }
 
@@ -591,6 +637,7 @@ int main(void)
         cmocka_unit_test(one_that_joins_costs_its_own_tokens),
         cmocka_unit_test(pages_are_as_laid_out),
         cmocka_unit_test(a_fact_taken_out_reencodes_what_held_it),
+        cmocka_unit_test(what_is_over_is_seen_no_more),
         cmocka_unit_test(what_was_interrupted_goes_on),
         cmocka_unit_test(what_does_not_fit_is_left),
         cmocka_unit_test(company_within_a_budget),

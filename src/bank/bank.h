@@ -131,10 +131,10 @@ is_status is_bank_facts_before(is_bank *b, const is_partition *p, int64_t fact_i
 typedef is_status (*is_bank_each_fn)(void *ctx, const inferscale_item *item, const char *prev_speaker, const char *prev_text);
 is_status is_bank_each(is_bank *b, const is_partition *p, int64_t after_id, is_bank_each_fn each, void *ctx);
 
-/* The same over the facts' versions that were valid at a time, and all turns. is_bank_differs_at: did any fact have another version
- * then than it has now? */
+/* The same over the facts' versions that were valid at a time, and all turns. is_bank_differs_at: the facts, in id order, of which an
+ * older version was valid then and not the current one; *ids is is_free'd. */
 is_status is_bank_each_at(is_bank *b, const is_partition *p, int64_t at, is_bank_each_fn each, void *ctx);
-is_status is_bank_differs_at(is_bank *b, const is_partition *p, int64_t at, bool *differs);
+is_status is_bank_differs_at(is_bank *b, const is_partition *p, int64_t at, int64_t **ids, size_t *n);
 
 /* Which of these ids have metadata equal to all members of the JSON object `metadata`: keep[i] set accordingly. */
 is_status is_bank_match_metadata(is_bank *b, const is_partition *p, const char *metadata, const int64_t *ids, size_t n, bool *keep);
@@ -183,15 +183,19 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
                             int64_t **ids, size_t *n);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
-/* Takes a fact's segments under a policy out of the books: they are no longer wanted. *stale = the names that nothing uses any
- * more; they are doomed, as after forgetting. */
+/* Takes a fact's segments under a policy out of the books, all but the one called `keep` (NULL = none): they are no longer wanted.
+ * *stale = the names that nothing uses any more; they are doomed, as after forgetting. */
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                         int64_t fact_id, is_names *stale);
+                         int64_t fact_id, const uint8_t *keep, is_names *stale);
 
 /* Pages (pages.c): what a page policy encodes together. Pages of a view (fingerprint, policy) are numbered along lanes; the
  * newest page of a lane may be open. The first places of a page may be leads: facts of the lane's page before it, context only.
  * Only places of current versions are given back: a fact that was changed or forgotten has left its page. */
-typedef struct is_page_fact { is_dep dep; bool lead; } is_page_fact;
+typedef struct is_page_fact {
+    is_dep dep;
+    bool lead;
+    bool over;               /* it has expired or holds no more: nothing new is to see it */
+} is_page_fact;
 typedef struct is_page {
     int64_t id;
     uint32_t lane;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bank/sql.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 void is_page_free(is_page *page)
@@ -30,15 +31,18 @@ static is_status add_fact(is_page *page, const is_page_fact *fact)
 static is_status read_facts(is_bank *b, const is_partition *p, is_page *page)
 {
     is_status st = INFERSCALE_OK, ended;
-    sql q = sql_open(b, "SELECT f.item_id, f.version, f.lead FROM page_facts f CROSS JOIN items i ON i.partition_id ="
+    sql q = sql_open(b, "SELECT f.item_id, f.version, f.lead, EXISTS(SELECT 1 FROM fact_versions v WHERE v.partition_id = ?1 AND"
+                        " v.item_id = f.item_id AND v.version = f.version AND ((v.expires <> 0 AND v.expires <= ?3) OR"
+                        " (v.valid_to <> 0 AND v.valid_to <= ?3))) FROM page_facts f CROSS JOIN items i ON i.partition_id ="
                         " f.partition_id AND i.id = f.item_id AND i.version = f.version WHERE f.page_id = ?2 AND"
                         " f.partition_id = ?1 ORDER BY f.slot");
 
     sql_i64(&q, p->id);
     sql_i64(&q, page->id);
+    sql_i64(&q, is_now_epoch());
     while (st == INFERSCALE_OK && sql_row(&q)) {
         is_page_fact fact = { .dep = { sqlite3_column_int64(q.stmt, 0), sqlite3_column_int(q.stmt, 1) },
-                              .lead = sqlite3_column_int(q.stmt, 2) != 0 };
+                              .lead = sqlite3_column_int(q.stmt, 2) != 0, .over = sqlite3_column_int(q.stmt, 3) != 0 };
 
         st = add_fact(page, &fact);
         page->n_lead += st == INFERSCALE_OK && fact.lead;
@@ -265,7 +269,7 @@ static is_status retire_name(is_bank *b, const is_partition *p, const uint8_t *n
 }
 
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                         int64_t fact_id, is_names *stale)
+                         int64_t fact_id, const uint8_t *keep, is_names *stale)
 {
     is_segment_row *rows = NULL;
     size_t n = 0;
@@ -274,16 +278,19 @@ is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t finger
 
     *stale = (is_names){ 0 };
     IS_TRY(is_bank_segments(b, p, fingerprint, policy, fact_id, &rows, &n));
+    if (keep && n == 1 && memcmp(rows[0].name, keep, IS_HASH_BYTES) == 0) n = 0;
     st = n ? bank_begin_lazy(b) : INFERSCALE_OK;
     if (st != INFERSCALE_OK || n == 0) {
         is_free(rows);
         return st;
     }
-    q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND policy = ?4");
+    q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND policy = ?4"
+                    " AND name IS NOT ?5");
     sql_i64(&q, p->id);
     sql_i64(&q, fact_id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     sql_text(&q, policy);
+    sql_blob(&q, keep, keep ? IS_HASH_BYTES : 0);
     st = sql_run(&q, NULL);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) st = retire_name(b, p, rows[i].name, stale);
     st = bank_end_lazy(b, st);

@@ -167,7 +167,8 @@ static is_status turn(layout *y, uint32_t i)
         if (n_tokens + n > g->room / 4) break;
         n_tokens += n;
     }
-    for (size_t f = from; f < before.n && st == INFERSCALE_OK; f++) st = push(&l->fresh, before.facts[f].dep, true);
+    for (size_t f = from; f < before.n && st == INFERSCALE_OK; f++)
+        if (!before.facts[f].over) st = push(&l->fresh, before.facts[f].dep, true);
     l->n_tokens = n_tokens;
     is_page_free(&before);
     return st;
@@ -321,24 +322,25 @@ static is_status sheet_new(const pager *g, const is_page *page, sheet *s)
     return st;
 }
 
-/* Header and the places before `end` as a context. */
+/* Header and the places before `end` as a context, without what is over. */
 static is_status context_before(const pager *g, const sheet *s, size_t end, is_context *c)
 {
     *c = (is_context){ 0 };
     IS_TRY(is_context_add(c, &g->enc->profile->header, (is_dep){ 0, 0 }));
-    for (size_t i = 0; i < end; i++) IS_TRY(is_context_add(c, &s->w.tokens[i], s->page->facts[i].dep));
+    for (size_t i = 0; i < end; i++)
+        if (!s->page->facts[i].over) IS_TRY(is_context_add(c, &s->w.tokens[i], s->page->facts[i].dep));
     return INFERSCALE_OK;
 }
 
-/* The rows of all places before `end` as they are stored, if there are all of them; else the context stays computed. bf16 rows
- * are not of reference precision. */
+/* The rows of all places before `end` as they are stored, if there are all of them; else the context stays computed. So it does if
+ * one of them is over: the rows behind it saw it. bf16 rows are not of reference precision. */
 static is_status hold_stored(const pager *g, const sheet *s, size_t end, is_context *c)
 {
     const uint8_t *model = is_engine_describe(g->enc->engine)->fingerprint;
 
     if (end == 0 || g->enc->profile->codec == IS_CODEC_BF16) return INFERSCALE_OK;
     for (size_t i = 0; i < end; i++)
-        if (!s->kept[i]) return INFERSCALE_OK;
+        if (!s->kept[i] || s->page->facts[i].over) return INFERSCALE_OK;
     c->stored = is_calloc(end, sizeof *c->stored);
     if (!c->stored) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a page's context");
     for (; c->n_stored < end; c->n_stored++)
@@ -411,35 +413,36 @@ static is_status run_pass(const pager *g, const sheet *s, size_t from, size_t to
     return st;
 }
 
+static bool any_over(const is_page *page, size_t end)
+{
+    for (size_t i = 0; i < end; i++)
+        if (page->facts[i].over) return true;
+    return false;
+}
+
 /* The next run of places whose rows are wanted: [*from, *to). The pass that begins a page computes its leads too. */
 static bool next_run(const sheet *s, size_t at, bool again, size_t *from, size_t *to)
 {
     const size_t n = s->page->n, n_lead = s->page->n_lead;
 
+    const is_page_fact *facts = s->page->facts;
+
     for (; at < n; at++)
-        if (at >= n_lead && (again || !s->kept[at])) break;
+        if (at >= n_lead && !facts[at].over && (again || !s->kept[at])) break;
     if (at == n) return false;
     *from = at;
-    for (; at < n && (again || !s->kept[at]); at++) {}
+    for (; at < n && !facts[at].over && (again || !s->kept[at]); at++) {}
     *to = at;
-    if (*from == n_lead) *from = 0;
+    if (*from == n_lead && !any_over(s->page, n_lead)) *from = 0;
     return true;
 }
 
 /* A closed page needs its leads' rows no more. */
 static is_status retire_leads(const pager *g, const is_page *page)
 {
-    is_status st = INFERSCALE_OK;
-
-    for (size_t i = 0; i < page->n_lead && st == INFERSCALE_OK; i++) {
-        is_names stale = { 0 };
-
-        st = is_bank_retire(g->enc->bank, g->p, view(g), g->lead_policy, page->facts[i].dep.item_id, &stale);
-        for (size_t j = 0; j < stale.n && st == INFERSCALE_OK; j++) st = is_vault_remove(g->enc->vault, stale.names[j]);
-        if (st == INFERSCALE_OK && stale.n) st = is_bank_doomed_done(g->enc->bank, &stale);
-        is_names_free(&stale);
-    }
-    return st;
+    for (size_t i = 0; i < page->n_lead; i++)
+        IS_TRY(is_retire_kept(g->enc, g->p, g->lead_policy, page->facts[i].dep.item_id, NULL));
+    return INFERSCALE_OK;
 }
 
 static is_status encode_page(const pager *g, const is_page *page)

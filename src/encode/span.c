@@ -152,12 +152,25 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
     if (st == INFERSCALE_OK) st = is_bank_put_segments(enc->bank, p, p->epoch, enc->profile->fingerprint, entries, n);
     for (size_t i = 0; i < n_stored && st != INFERSCALE_OK; i++)
         if (!was_there[i]) (void)is_vault_remove(enc->vault, made[i].row.name);
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++)
+        st = is_retire_kept(enc, p, made[i].row.policy, made[i].row.fact_id, made[i].row.name);
     for (size_t i = 0; i < n; i++) {
         is_segment_unref(made[i].segment);
         made[i].segment = NULL;
     }
     is_free(entries);
     is_free(was_there);
+    return st;
+}
+
+is_status is_retire_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id, const uint8_t *keep)
+{
+    is_names stale = { 0 };
+    is_status st = is_bank_retire(enc->bank, p, enc->profile->fingerprint, policy, fact_id, keep, &stale);
+
+    for (size_t i = 0; i < stale.n && st == INFERSCALE_OK; i++) st = is_vault_remove(enc->vault, stale.names[i]);
+    if (st == INFERSCALE_OK && stale.n) st = is_bank_doomed_done(enc->bank, &stale);
+    is_names_free(&stale);
     return st;
 }
 
