@@ -21,6 +21,7 @@ WHOLE = [
     ("count(*) FROM embeddings", "figures of the store"), ("count(*) FROM segments", "figures of the store"),
     ("DISTINCT name FROM doomed", "short: files that are being removed or written"),
     ("FROM sqlite_master", "some twenty rows"),
+    ("SELECT id, epoch, revision FROM partitions", "a short row an owner: the background encoder looks where something changed"),
 ]
 # Files whose subject is the whole store.
 WHOLE_FILES = {"src/bank/verify.c": "fsck reads everything", "src/bank/books.c": "so do gc, du and backup",
@@ -55,7 +56,8 @@ def scans(db, statement):
 
 
 def may_walk(statement):
-    return any(piece in statement for piece, _ in WHOLE)
+    """Exceptions, and looking for just any row."""
+    return any(piece in statement for piece, _ in WHOLE) or re.fullmatch(r"SELECT 1 FROM \w+ LIMIT 1", statement)
 
 
 def report(number, name, problems):

@@ -2,10 +2,10 @@
  *
  * One line a call, appended to the file that the option witness=FILE names, written at once, so that threads and processes may share
  * the file:   CALL PID RUN BEGAN ENDED STATUS TEXT
- * CALL: capture, start, extend, sample, feed. STATUS: its number. RUN: number of the live sequence in its process, 0 for captures. BEGAN, ENDED:
- * CLOCK_MONOTONIC in milliseconds. TEXT: of the tokens that the call added (sample: none), control characters as
- * spaces. A capture, one line a span: names of the segments whose rows were taken for the end of the context, then 0x1e, then the
- * context, then 0x1f, then the span. What a run holds is the text of all its lines, in order. */
+ * CALL: capture, start, extend, sample, feed. RUN: number of the live sequence in its process, 0 for captures. BEGAN, ENDED:
+ * CLOCK_MONOTONIC in milliseconds. STATUS: its number. TEXT: of the tokens that the call added (sample: none), control characters as
+ * spaces; what a run holds is the text of all its lines, in order. A capture has one line a span: names of the segments whose rows were
+ * taken for the end of the context, then 0x1e, the context, 0x1f, the span; and after 0x1d each the token ids of both, in decimal. */
 #include "engine/mock/mock.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { STORED_MARK = 0x1e, SPAN_MARK = 0x1f };
+enum { IDS_MARK = 0x1d, STORED_MARK = 0x1e, SPAN_MARK = 0x1f };
 
 static atomic_ulong n_runs;
 
@@ -76,6 +76,12 @@ static void say_plan(mock *m, const char *call, unsigned long run, double began,
     say(m, &b);
 }
 
+static void add_ids(is_buf *b, const int32_t *tokens, uint32_t n)
+{
+    is_buf_u8(b, IDS_MARK);
+    for (uint32_t i = 0; i < n; i++) is_buf_fmt(b, "%d ", tokens[i]);
+}
+
 /* Names of the segments whose rows stood in for the end of the context, in hex before the text. */
 static void say_capture(mock *m, double began, is_status st, const is_capture *c)
 {
@@ -92,6 +98,8 @@ static void say_capture(mock *m, double began, is_status st, const is_capture *c
         add_text(&b, c->context, c->n_context);
         is_buf_u8(&b, SPAN_MARK);
         add_text(&b, c->span, c->n_span);
+        add_ids(&b, c->context, c->n_context);
+        add_ids(&b, c->span, c->n_span);
     }
     say(m, &b);
 }
