@@ -294,7 +294,7 @@ static bool do_slice(is_background *b, int stage)
         end_of_pass(b, stage, part);
         return true;
     }
-    if (st == INFERSCALE_E_CANCELLED) return true;
+    if (st == INFERSCALE_E_CANCELLED || (st == INFERSCALE_E_BUSY && b->dropped)) return true;
     if (st == INFERSCALE_OK && n_done == 0) {
         end_of_pass(b, stage, part);
         if (part->dirty[stage]) b->stages[stage].retry_ms = is_now_ms() + (b->stages[stage].delay_ms > RETRY_MIN_MS ? b->stages[stage].delay_ms : RETRY_MIN_MS);

@@ -29,6 +29,7 @@ typedef struct is_bg_stage {
     bool off;                         /* not asked for, or this model's KV cannot be injected */
     bool ready;                       /* what it needs is loaded, its view is known */
     bool careful;                     /* after a failure: one item at a time, so that one bad item stops no other */
+    size_t slice;                     /* items at a time: halved when a question drops them, doubled when they are done */
     is_lockfile *lease;
     bool elsewhere;                   /* another holds the lease */
     double retry_ms, delay_ms;        /* not before; how long after the next failure */
@@ -51,6 +52,7 @@ typedef struct is_background {
     int64_t data_version;
     double next_look_ms, next_full_ms, next_checkpoint_ms;
     double rate_facts, rate_ms;       /* of late */
+    bool dropped;                     /* the slice in progress was dropped for a question */
 
     pthread_mutex_t lock;             /* of what follows */
     pthread_cond_t wake, moved;       /* there may be work; something was done, failed or changed */
@@ -81,7 +83,8 @@ void is_background_again(is_background *b, int64_t partition_id); /* a view of i
 is_status is_bg_prepare(is_background *b, int stage);
 const uint8_t *is_bg_view(is_background *b, int stage);             /* fingerprint of the stage's view, once it is ready */
 const is_policy *is_bg_policy(is_background *b, int stage);         /* FIRST and on */
-/* Does the next few items of the partition. *n_done = items that left the queue, 0 = there is nothing behind part->done. */
+/* Does the next few items of the partition. *n_done = items that left the queue, 0 = there is nothing behind part->done. E_BUSY and
+ * b->dropped: a question came. */
 is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done);
 bool is_bg_stopping(const is_background *b);
 /* Waits until no question is open; false if the thread is to end. */

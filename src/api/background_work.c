@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { EMBED_SLICE = 16, ENCODE_SLICE = 32 };
+enum { EMBED_SLICE = 16, ENCODE_SLICE = 32 }; /* at most */
 
 bool is_bg_stopping(const is_background *b)
 {
@@ -46,21 +46,18 @@ static is_status ended(void)
     return is_fail(INFERSCALE_E_CANCELLED, "the store is being closed; what waits is encoded when it is opened again");
 }
 
-static void count_abort(is_background *b)
-{
-    pthread_mutex_lock(&b->lock);
-    b->state.aborted_for_questions++;
-    pthread_mutex_unlock(&b->lock);
-}
-
-/* The encoder's capture was refused or dropped for a question: OK = go on now. */
+/* What was in progress is dropped, and the next slice is smaller: where questions come all the time, each finds little to drop, and
+ * the work gets done in the gaps. */
 static is_status on_busy(void *ctx)
 {
     is_background *b = ctx;
 
     if (is_bg_stopping(b)) return ended();
-    count_abort(b);
-    return is_bg_give_way(b) ? INFERSCALE_OK : ended();
+    b->dropped = true;
+    pthread_mutex_lock(&b->lock);
+    b->state.aborted_for_questions++;
+    pthread_mutex_unlock(&b->lock);
+    return is_fail(INFERSCALE_E_BUSY, "a question came first");
 }
 
 /* ---- Embedding ------------------------------------------------------------------------------------------------------------ */
@@ -92,11 +89,8 @@ static is_status embed(is_background *b, const is_partition *p, const inferscale
 
     for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++)
         if (!(texts[i] = is_dense_text(&items->items[i]))) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for a text");
-    while (st == INFERSCALE_OK) {
-        st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, b->is->gate);
-        if (st != INFERSCALE_E_BUSY) break;
-        st = on_busy(b);
-    }
+    if (st == INFERSCALE_OK) st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, b->is->gate);
+    if (st == INFERSCALE_E_BUSY) st = on_busy(b);
     if (st == INFERSCALE_OK) st = store_vectors(b, p, items, vecs);
     for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
     is_free(vecs);
@@ -155,24 +149,27 @@ static is_status encode_ids(is_background *b, int stage, const is_partition *p, 
 
 is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done)
 {
-    const bool careful = b->stages[stage].careful;
-    const size_t most = careful ? 1 : stage == IS_STAGE_EMBED ? EMBED_SLICE : ENCODE_SLICE;
+    is_bg_stage *s = &b->stages[stage];
+    const size_t limit = stage == IS_STAGE_EMBED ? EMBED_SLICE : ENCODE_SLICE, most = s->careful ? 1 : s->slice ? s->slice : limit;
     is_partition p;
     int64_t *ids = NULL;
     size_t n = 0;
     is_status st;
 
     *n_done = 0;
+    b->dropped = false;
     IS_TRY(is_bank_partition_by_id(b->bank, part->id, &p));
     if (stage == IS_STAGE_EMBED) st = is_bank_unembedded_after(b->bank, &p, is_bg_view(b, stage), part->done[stage], most, &ids, &n);
     else st = is_bank_unencoded_after(b->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, part->done[stage], most, &ids, &n);
     if (st == INFERSCALE_OK && n > 0) {
         st = stage == IS_STAGE_EMBED ? embed_ids(b, &p, ids, n) : encode_ids(b, stage, &p, ids, n, part);
-        if (st == INFERSCALE_OK || (careful && st != INFERSCALE_E_CANCELLED)) {
+        if (b->dropped) s->slice = n > 1 ? n / 2 : 1;
+        else if (st == INFERSCALE_OK) s->slice = most < limit ? 2 * most : limit;
+        if (st == INFERSCALE_OK || (s->careful && !b->dropped && st != INFERSCALE_E_CANCELLED)) {
             part->done[stage] = ids[n - 1];
             *n_done = (uint32_t)n;
         }
-        if (st != INFERSCALE_OK && careful) part->again[stage] = true; /* one bad item: the others go on, it is tried again later */
+        if (st != INFERSCALE_OK && *n_done) part->again[stage] = true; /* one bad item: the others go on, it is tried again later */
     }
     is_free(ids);
     return st;
