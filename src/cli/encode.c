@@ -45,7 +45,8 @@ static int cmd_encode(const cli_args *a)
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);
     else if (cli_wants_json(a))
-        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:f}", "facts_left", (json_int_t)o.facts_left, "facts_encoded", (json_int_t)o.facts_encoded, "tokens_stored",
+        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:f}", "facts_left", (json_int_t)o.facts_left, "facts_encoded",
+                                 (json_int_t)o.facts_encoded, "tokens_stored",
                                  (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms));
     else
         printf("Encoded %llu facts in %s: %s tokens stored, %s computed.\n", (unsigned long long)o.facts_encoded, took, stored,

@@ -194,7 +194,8 @@ is_status is_encode_fact(const is_encoder *enc, const is_partition *partition, c
 
         IS_TRY(is_encode_facts(enc, &p, &fact->id, 1, &job));
         if (job.n_left) return is_fail(INFERSCALE_E_STALE, "fact %lld could not be encoded now; encode it again", (long long)fact->id);
-        if (!is_find_kept(enc, &p, policy->name, fact->id, row)) return is_fail(INFERSCALE_E_STALE, "fact %lld changed meanwhile", (long long)fact->id);
+        if (!is_find_kept(enc, &p, policy->name, fact->id, row))
+            return is_fail(INFERSCALE_E_STALE, "fact %lld changed meanwhile; encode it again", (long long)fact->id);
         row->n_computed = (uint32_t)job.tokens_computed;
         return INFERSCALE_OK;
     }
