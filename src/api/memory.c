@@ -85,7 +85,7 @@ is_status inferscale_forget_all(inferscale *is, const inferscale_scope *scope, s
 
 /* Says for each fact of the list whether KV for the current model and policy is in the vault. Only if a model is loaded: listing
  * must not load one. */
-static is_status mark_ready(inferscale *is, const is_partition *p, inferscale_list *list)
+static is_status mark_each(inferscale *is, const is_partition *p, inferscale_list *list)
 {
     const is_profile *profile = is_handle_profile(is);
 
@@ -99,6 +99,16 @@ static is_status mark_ready(inferscale *is, const is_partition *p, inferscale_li
         is_free(rows);
     }
     return INFERSCALE_OK;
+}
+
+static is_status mark_ready(inferscale *is, const is_partition *p, inferscale_list **list)
+{
+    is_status st = mark_each(is, p, *list);
+
+    if (st == INFERSCALE_OK) return st;
+    inferscale_list_free(*list);
+    *list = NULL;
+    return st;
 }
 
 is_status inferscale_ls(inferscale *is, const inferscale_scope *scope, int kinds, int64_t after_id, size_t limit, inferscale_list **out)
@@ -115,7 +125,7 @@ is_status inferscale_ls(inferscale *is, const inferscale_scope *scope, int kinds
     }
     if (st != INFERSCALE_OK) return st;
     IS_TRY(is_bank_list(is->bank, &p, scope, kinds ? kinds : INFERSCALE_FACTS | INFERSCALE_TURNS, after_id, limit, out));
-    return mark_ready(is, &p, *out);
+    return mark_ready(is, &p, out);
 }
 
 is_status inferscale_show(inferscale *is, const inferscale_scope *scope, int64_t id, inferscale_list **out)
@@ -126,5 +136,5 @@ is_status inferscale_show(inferscale *is, const inferscale_scope *scope, int64_t
     *out = NULL;
     IS_TRY(find_partition(is, scope, false, &p));
     IS_TRY(is_bank_history(is->bank, &p, id, out));
-    return mark_ready(is, &p, *out);
+    return mark_ready(is, &p, out);
 }

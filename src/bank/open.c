@@ -50,6 +50,7 @@ static is_status connect_to(is_bank *b, const char *name, int flags)
     sqlite3_busy_timeout(b->db, BANK_BUSY_MS);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    IS_TRY(bank_prepare_rollback(b));
     return pragma(b, "PRAGMA cell_size_check = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;"
                      "PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA synchronous = FULL");
 }
@@ -67,6 +68,8 @@ static void disconnect(is_bank *b)
 {
     for (size_t i = 0; i < b->n_cached; i++) sqlite3_finalize(b->cache[i].stmt);
     b->n_cached = 0;
+    sqlite3_finalize(b->rollback);
+    b->rollback = NULL;
     sqlite3_close(b->db);
     b->db = NULL;
 }

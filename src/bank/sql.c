@@ -95,11 +95,30 @@ static is_status run_literal(is_bank *b, const char *literal)
     return sql_run(&q, NULL);
 }
 
+/* Prepared when the bank is opened, so that ending a transaction that failed for want of memory needs none. */
+is_status bank_prepare_rollback(is_bank *b)
+{
+    return bank_fail(b, sqlite3_prepare_v3(b->db, "ROLLBACK", -1, SQLITE_PREPARE_PERSISTENT, &b->rollback, NULL));
+}
+
 /* SQLite may have rolled back by itself (full disk); asking again would be an error that hides the first. */
 static void roll_back(is_bank *b)
 {
-    if (!sqlite3_get_autocommit(b->db) && sqlite3_exec(b->db, "ROLLBACK", NULL, NULL, NULL) != SQLITE_OK)
-        is_log(IS_LOG_ERROR, "bank: a transaction could not be rolled back");
+    if (sqlite3_get_autocommit(b->db)) return;
+    sqlite3_step(b->rollback);
+    sqlite3_reset(b->rollback);
+    if (!sqlite3_get_autocommit(b->db)) is_log(IS_LOG_ERROR, "bank: a transaction could not be rolled back; the next call tries again");
+}
+
+/* What a call before could not put back for want of memory: a transaction that would not end, and commits that do not wait for the
+ * disk. With the lock held. */
+static is_status settle(is_bank *b)
+{
+    roll_back(b);
+    if (b->relaxed) IS_TRY(bank_fail(b, sqlite3_exec(b->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL)));
+    b->relaxed = false;
+    if (sqlite3_get_autocommit(b->db)) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_NOMEM, "out of memory in the bank: an earlier call cannot be undone yet; free some memory and try again");
 }
 
 static is_status refuse_read_only(const is_bank *b)
@@ -113,7 +132,8 @@ is_status bank_begin(is_bank *b)
 
     if (b->read_only) return refuse_read_only(b);
     IS_TRY(bank_lock(b));
-    st = run_literal(b, "BEGIN IMMEDIATE");
+    st = settle(b);
+    if (st == INFERSCALE_OK) st = run_literal(b, "BEGIN IMMEDIATE");
     if (st != INFERSCALE_OK) bank_unlock(b);
     return st;
 }
@@ -133,7 +153,9 @@ is_status bank_begin_lazy(is_bank *b)
 
     if (b->read_only) return refuse_read_only(b);
     IS_TRY(bank_lock(b));
-    st = bank_fail(b, sqlite3_exec(b->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL));
+    st = settle(b);
+    b->relaxed = true;
+    if (st == INFERSCALE_OK) st = bank_fail(b, sqlite3_exec(b->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL));
     if (st == INFERSCALE_OK) st = run_literal(b, "BEGIN IMMEDIATE");
     return st == INFERSCALE_OK ? st : bank_end_lazy(b, st);
 }
@@ -142,7 +164,8 @@ is_status bank_end_lazy(is_bank *b, is_status st)
 {
     if (st == INFERSCALE_OK) st = run_literal(b, "COMMIT");
     if (st != INFERSCALE_OK) roll_back(b);
-    sqlite3_exec(b->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
+    /* Were this to fail in silence, later writes would not be durable: then the next one puts it right first, or is refused. */
+    b->relaxed = sqlite3_exec(b->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL) != SQLITE_OK;
     bank_unlock(b);
     return st;
 }
@@ -152,7 +175,8 @@ is_status bank_read_begin(is_bank *b)
     is_status st;
 
     IS_TRY(bank_lock(b));
-    st = run_literal(b, "BEGIN");
+    st = settle(b);
+    if (st == INFERSCALE_OK) st = run_literal(b, "BEGIN");
     if (st != INFERSCALE_OK) bank_unlock(b);
     return st;
 }

@@ -18,6 +18,8 @@ struct is_bank {
     pthread_mutex_t lock;
     struct { const char *sql; sqlite3_stmt *stmt; } cache[BANK_CACHED]; /* keyed by the address of the literal */
     size_t n_cached;
+    sqlite3_stmt *rollback;  /* ready, so that undoing needs no memory */
+    bool relaxed;            /* commits may not wait for the disk: to be put right before the next durable one */
     const volatile int *stop; /* ends waiting for other connections; NULL = nothing does */
 };
 
@@ -32,6 +34,7 @@ is_status bank_end(is_bank *b, is_status st);
 /* The same for books that can be made again: the commit survives kill -9 but does not wait for the disk, a hundred times faster. */
 is_status bank_begin_lazy(is_bank *b);
 is_status bank_end_lazy(is_bank *b, is_status st);
+is_status bank_prepare_rollback(is_bank *b); /* at open */
 /* A reading transaction: one snapshot for several statements. Ended by bank_read_end, which returns st. */
 is_status bank_read_begin(is_bank *b);
 is_status bank_read_end(is_bank *b, is_status st);
