@@ -115,6 +115,18 @@ static const char version_2[] =
  * lead: the rows of a fact that only stood at the head of another page as its overlap); pages (docs/design.md): which facts were encoded
  * together, in which order; tombstones: keyed hashes of forgotten texts, so that they are not extracted again. */
 static const char version_3[] =
+    /* The key's columns first: SQLite 3.40's integrity check takes columns before a key that ends a row for NULLs. */
+    "CREATE TABLE placed("
+    "  placement_id INTEGER NOT NULL REFERENCES placements(id) ON DELETE CASCADE,"
+    "  position INTEGER NOT NULL,"
+    "  partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  PRIMARY KEY(placement_id, position),"
+    "  FOREIGN KEY(partition_id, item_id) REFERENCES items(partition_id, id)) WITHOUT ROWID;"
+    "INSERT INTO placed SELECT placement_id, position, partition_id, item_id, version FROM placement_items;"
+    "DROP TABLE placement_items;"
+    "ALTER TABLE placed RENAME TO placement_items;"
+    "CREATE INDEX placement_items_by_item ON placement_items(partition_id, item_id);"
+
     "ALTER TABLE items ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE items ADD COLUMN withdrawn INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE items ADD COLUMN superseded_by INTEGER NOT NULL DEFAULT 0;" /* the fact's id; 0 = none */
