@@ -174,7 +174,7 @@ static void test_older_version_is_migrated(void **state)
     k->bank = NULL;
     raw_sql(k->path, "DROP TABLE page_facts; DROP TABLE pages; DROP TABLE tombstones; DROP INDEX items_pinned;"
             "ALTER TABLE items DROP COLUMN pinned; ALTER TABLE items DROP COLUMN withdrawn;"
-            "ALTER TABLE items DROP COLUMN superseded_by;"
+            "DROP INDEX items_by_superseding; ALTER TABLE items DROP COLUMN superseded_by;"
             "ALTER TABLE segments DROP COLUMN n_passes; ALTER TABLE segments DROP COLUMN lead;"
             "ALTER TABLE segments DROP COLUMN write_time;"
             "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; PRAGMA user_version = 1");

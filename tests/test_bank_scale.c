@@ -58,8 +58,10 @@ static const char *const names[CALLS] = { "add a fact", "add it again", "add a t
 /* The steps of each call on a partition, in the same order of calls. */
 static void measure(bank_kit *k, const is_partition *p, const inferscale_scope *scope, int64_t out[CALLS])
 {
-    inferscale_fact f = { .text = "the fact that is measured" };
-    inferscale_turn t = { .text = "the turn that is measured", .external_id = "measured", .conversation = "first" };
+    static int n_measured;
+    char fact[48], turn_text[48];
+    inferscale_fact f = { .text = fact };
+    inferscale_turn t = { .text = turn_text, .external_id = turn_text, .conversation = "first" };
     inferscale_event e;
     inferscale_list *l = NULL;
     is_segment_row *rows = NULL;
@@ -67,6 +69,8 @@ static void measure(bank_kit *k, const is_partition *p, const inferscale_scope *
     int8_t q = 1;
     size_t n = 0;
 
+    snprintf(fact, sizeof fact, "the fact that is measured %d", n_measured); /* always new: old versions of equal texts are looked at */
+    snprintf(turn_text, sizeof turn_text, "the turn that is measured %d", n_measured++);
     steps(k->bank);
     for (int call = 0; call < CALLS; call++) {
         switch (call) {
@@ -105,9 +109,85 @@ static void test_calls_do_not_grow(void **state)
     }
 }
 
+/* ---- Other owners cost nothing ------------------------------------------------------------------------------------------- */
+
+enum { OTHERS = 60 };
+
+/* Database pages looked at since the last time, in the cache or not. */
+static int pages_touched(is_bank *b)
+{
+    int hits = 0, misses = 0, high;
+
+    assert_int_equal(sqlite3_db_status(b->db, SQLITE_DBSTATUS_CACHE_HIT, &hits, &high, 1), SQLITE_OK);
+    assert_int_equal(sqlite3_db_status(b->db, SQLITE_DBSTATUS_CACHE_MISS, &misses, &high, 1), SQLITE_OK);
+    return hits + misses;
+}
+
+static is_status count_item(void *ctx, const inferscale_item *item, const char *prev_speaker, const char *prev_text)
+{
+    ++*(int *)ctx;
+    return INFERSCALE_OK;
+}
+
+static is_status count_vector(void *ctx, int64_t id, const int8_t *q, uint32_t dim, float scale)
+{
+    ++*(int *)ctx;
+    return INFERSCALE_OK;
+}
+
+/* What a recall index of the partition is built from: steps and pages. */
+static void measure_index(bank_kit *k, const is_partition *p, int64_t *n_steps, int *n_pages)
+{
+    int items = 0, vectors = 0;
+
+    steps(k->bank);
+    pages_touched(k->bank);
+    OK(is_bank_each(k->bank, p, 0, count_item, &items));
+    OK(is_bank_each_embedding(k->bank, p, kit_model, count_vector, &vectors));
+    *n_steps = steps(k->bank);
+    *n_pages = pages_touched(k->bank);
+    assert_true(items > 100 && vectors > 20 && *n_steps > items && *n_pages > 1);
+}
+
+/* The same calls in one owner's memory, before and after many others came: the same steps; some pages more, for the trees are higher. */
+static void test_other_owners_cost_nothing(void **state)
+{
+    bank_kit *k = *state;
+    int64_t before[CALLS], after[CALLS], index_before, index_after;
+    int pages_calls, pages_before, pages_after;
+
+    fill(k, &k->pa, &k->anna, 100);
+    measure(k, &k->pa, &k->anna, before); /* once for the statements to be there */
+    measure(k, &k->pa, &k->anna, before);
+    measure_index(k, &k->pa, &index_before, &pages_before);
+    for (int i = 0; i < OTHERS; i++) {
+        char name[16];
+        inferscale_scope scope = { .user = name };
+        is_partition p;
+
+        snprintf(name, sizeof name, "other %d", i);
+        OK(is_bank_partition(k->bank, &scope, true, &p));
+        fill(k, &p, &scope, 60);
+    }
+    pages_touched(k->bank);
+    measure(k, &k->pa, &k->anna, after);
+    pages_calls = pages_touched(k->bank);
+    measure_index(k, &k->pa, &index_after, &pages_after);
+    for (int i = 0; i < CALLS; i++)
+        if (after[i] > before[i] + before[i] / 20 + 10)
+            fail_msg("%s: %lld steps alone, %lld beside %d others", names[i], (long long)before[i], (long long)after[i], OTHERS);
+    if (index_after > index_before + index_before / 20 + 10)
+        fail_msg("an index: %lld steps alone, %lld beside others", (long long)index_before, (long long)index_after);
+    if (pages_after > 2 * pages_before) fail_msg("an index: %d pages alone, %d beside others", pages_before, pages_after);
+    assert_true(pages_calls < 100 * CALLS); /* all the calls together touch a few hundred of some thousand pages */
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test_setup_teardown(test_calls_do_not_grow, bank_kit_setup, bank_kit_teardown) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_calls_do_not_grow, bank_kit_setup, bank_kit_teardown),
+        cmocka_unit_test_setup_teardown(test_other_owners_cost_nothing, bank_kit_setup, bank_kit_teardown),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,16 +31,16 @@ static is_status store_vectors(work *w, const inferscale_list *items, const floa
 {
     is_embedder *e = w->is->embedder;
     uint32_t dim = is_embedder_dim(e);
-    int8_t *q = is_malloc(dim);
-    is_status st = q ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    int8_t *q = is_malloc(items->n * dim + 1);
+    is_vector *v = is_malloc((items->n + 1) * sizeof *v);
+    is_status st = q && v ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
 
     for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++) {
-        float scale;
-
-        is_quantize_i8(vecs + i * dim, dim, q, &scale);
-        st = is_bank_put_embedding(w->is->bank, &w->p, is_embedder_fingerprint(e), items->items[i].id, items->items[i].version, q, dim, scale);
-        if (st == INFERSCALE_E_NOTFOUND || st == INFERSCALE_E_STALE) st = INFERSCALE_OK; /* forgotten or changed meanwhile */
+        v[i] = (is_vector){ .id = items->items[i].id, .version = items->items[i].version, .q = q + i * dim };
+        is_quantize_i8(vecs + i * dim, dim, q + i * dim, &v[i].scale);
     }
+    if (st == INFERSCALE_OK && items->n) st = is_bank_put_embeddings(w->is->bank, &w->p, is_embedder_fingerprint(e), v, items->n, dim);
+    is_free(v);
     is_free(q);
     return st;
 }

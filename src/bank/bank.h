@@ -145,6 +145,10 @@ is_status is_bank_match_versions(is_bank *b, const is_partition *p, const char *
 /* Embeddings: int8 vectors of an item's current version under an embedder fingerprint. */
 is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int version,
                                 const int8_t *q, uint32_t dim, float scale);
+/* Many in one transaction; vectors of items that were forgotten or changed meanwhile are left out. */
+typedef struct is_vector { int64_t id; int version; float scale; const int8_t *q; } is_vector;
+is_status is_bank_put_embeddings(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const is_vector *v,
+                                 size_t n, uint32_t dim);
 /* One item's vector, of its current version; *q is is_free'd. E_NOTFOUND if it has none. */
 is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int8_t **q,
                                 uint32_t *dim, float *scale);

@@ -39,15 +39,36 @@ static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerpri
     sql_real(&q, (double)scale);
     sql_blob(&q, v, dim);
     IS_TRY(sql_run(&q, &changes));
-    return changes ? bank_touch(b, p, false) : why_not_put(b, p, id);
+    return changes ? INFERSCALE_OK : why_not_put(b, p, id);
 }
 
 is_status is_bank_put_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id,
                                 int version, const int8_t *q, uint32_t dim, float scale)
 {
+    is_status st;
+
     if (dim == 0) return is_fail(INFERSCALE_E_INVALID, "an embedding of no dimensions; check the embedder");
     IS_TRY(bank_begin_lazy(b));
-    return bank_end_lazy(b, put(b, p, fingerprint, id, version, q, dim, scale));
+    st = put(b, p, fingerprint, id, version, q, dim, scale);
+    if (st == INFERSCALE_OK) st = bank_touch(b, p, false);
+    return bank_end_lazy(b, st);
+}
+
+is_status is_bank_put_embeddings(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const is_vector *v,
+                                 size_t n, uint32_t dim)
+{
+    size_t done = 0;
+    is_status st = INFERSCALE_OK;
+
+    if (dim == 0) return is_fail(INFERSCALE_E_INVALID, "an embedding of no dimensions; check the embedder");
+    IS_TRY(bank_begin_lazy(b));
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
+        st = put(b, p, fingerprint, v[i].id, v[i].version, v[i].q, dim, v[i].scale);
+        done += st == INFERSCALE_OK;
+        if (st == INFERSCALE_E_NOTFOUND || st == INFERSCALE_E_STALE) st = INFERSCALE_OK;
+    }
+    if (st == INFERSCALE_OK && done) st = bank_touch(b, p, false);
+    return bank_end_lazy(b, st);
 }
 
 is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int8_t **q,

@@ -130,6 +130,7 @@ static const char version_3[] =
     "ALTER TABLE items ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE items ADD COLUMN withdrawn INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE items ADD COLUMN superseded_by INTEGER NOT NULL DEFAULT 0;" /* the fact's id; 0 = none */
+    "CREATE INDEX items_by_superseding ON items(partition_id, superseded_by) WHERE superseded_by <> 0;"
     "CREATE INDEX items_pinned ON items(partition_id, id) WHERE pinned = 1;"
     "ALTER TABLE segments ADD COLUMN n_passes INTEGER NOT NULL DEFAULT 1;"
     "ALTER TABLE segments ADD COLUMN lead INTEGER NOT NULL DEFAULT 0;"

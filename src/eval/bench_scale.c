@@ -16,7 +16,7 @@
 /* As many dimensions as the default embedder has. */
 #define EMBEDDER "mock:dim=384"
 
-enum { ROUNDS = 10, EMBED_BATCH = 50, MAX_REPEATS = 1001, FEW_REPEATS = 21, MANY_OWNERS = 100, K = 10 };
+enum { ROUNDS = 10, MAX_REPEATS = 1001, FEW_REPEATS = 21, MANY_OWNERS = 100, K = 10 };
 
 typedef struct bench {
     const bench_scale_options *o;
@@ -61,24 +61,19 @@ static is_status put_vectors(lab *l, const char *const *texts, const inferscale_
 {
     is_embedder *e = l->is->embedder;
     uint32_t dim = is_embedder_dim(e);
-    float *v = is_malloc(EMBED_BATCH * dim * sizeof *v);
-    int8_t *q = is_malloc(dim);
-    is_status st = v && q ? INFERSCALE_OK : no_memory();
+    float *out = is_malloc(n * dim * sizeof *out);
+    int8_t *q = is_malloc(n * dim);
+    is_vector *v = is_malloc(n * sizeof *v);
+    is_status st = out && q && v ? is_embedder_embed(e, texts, n, out) : no_memory();
 
-    for (size_t i = 0; st == INFERSCALE_OK && i < n; i += EMBED_BATCH) {
-        size_t batch = n - i < EMBED_BATCH ? n - i : EMBED_BATCH;
-
-        st = is_embedder_embed(e, texts + i, batch, v);
-        for (size_t k = 0; st == INFERSCALE_OK && k < batch; k++) {
-            float scale;
-
-            if (events[i + k].event != INFERSCALE_EVENT_ADD) continue;
-            is_quantize_i8(v + k * dim, dim, q, &scale);
-            st = is_bank_put_embedding(l->is->bank, &l->partition, is_embedder_fingerprint(e), events[i + k].id, 1, q, dim, scale);
-        }
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
+        v[i] = (is_vector){ .id = events[i].id, .version = 1, .q = q + i * dim };
+        is_quantize_i8(out + i * dim, dim, q + i * dim, &v[i].scale);
     }
-    is_free(v);
+    if (st == INFERSCALE_OK) st = is_bank_put_embeddings(l->is->bank, &l->partition, is_embedder_fingerprint(e), v, n, dim);
+    is_free(out);
     is_free(q);
+    is_free(v);
     return st;
 }
 
