@@ -56,6 +56,7 @@ int cli_fail_msg(const cli_args *a, const char *fmt, ...) __attribute__((format(
 void cli_options(const cli_args *a, inferscale_options *out);   /* from the STORE and MODEL groups; strings borrowed */
 void cli_scope(const cli_args *a, inferscale_scope *out);
 int cli_open(const cli_args *a, inferscale **out);              /* inferscale_open + error report; 0 or the exit code */
+int cli_open_background(const cli_args *a, inferscale **out);   /* the same with a background encoder, unless --read-only */
 /* The model NAME|PATH (NULL = default) as a file path: installed models are in the cache folder set up by scripts/setup.sh
  * ($INFERSCALE_MODELS, else $XDG_CACHE_HOME/inferscale/models, else ~/.cache/inferscale/models). is_free'd; NULL + error. */
 char *cli_model_path(const char *name);
@@ -86,7 +87,7 @@ json_t *cli_report(const inferscale_model_info *info, uint64_t seed);
 extern const cli_verb *const cli_verbs[];           /* NULL-terminated */
 extern const cli_verb cli_verb_remember, cli_verb_recall, cli_verb_ask, cli_verb_chat, cli_verb_ls, cli_verb_show,
     cli_verb_forget, cli_verb_encode, cli_verb_import, cli_verb_import_locomo, cli_verb_export, cli_verb_bench_ttft,
-    cli_verb_bench_compose, cli_verb_bench_scale, cli_verb_eval_recall, cli_verb_eval_fidelity,
+    cli_verb_bench_compose, cli_verb_bench_encode, cli_verb_bench_remember, cli_verb_bench_scale, cli_verb_eval_recall, cli_verb_eval_fidelity,
     cli_verb_doctor, cli_verb_demo, cli_verb_completion, cli_verb_man, cli_verb_help, cli_verb_fsck, cli_verb_gc, cli_verb_backup, cli_verb_restore, cli_verb_du,
     cli_verb_rebuild;
 
