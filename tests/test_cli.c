@@ -300,6 +300,34 @@ static void chats(void **state)
     assert_string_equal(last.out, "");
 }
 
+/* What is remembered for later waits, is seen to wait, and is done by whoever waits for it. */
+static void waits_and_is_waited_for(void **state)
+{
+    sh("$IS remember --engine mock --later --user anna 'Anna is allergic to peanuts.' &&"
+       " $IS remember --engine mock --later --user ben 'Ben sails.'");
+    sh("$IS encode --engine mock --status --json");
+    expect_code(0);
+    assert_int_equal(number_at("n_unencoded"), 2); /* of the whole store */
+    assert_int_equal(number_at("n_unembedded"), 2);
+    sh("$IS encode --engine mock --status --user ben --json");
+    assert_int_equal(number_at("n_unencoded"), 1);
+    sh("$IS encode --engine mock --status");
+    expect_in(last.out, "2 facts for KV");
+    sh("$IS doctor --engine mock --json");
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(last.json, "backlog"), "n_unencoded")), 2);
+    sh("$IS encode --engine mock --wait --timeout 60 --json");
+    expect_code(0);
+    assert_int_equal(number_at("n_unencoded") + number_at("n_unembedded"), 0);
+    assert_int_equal(number_at("facts_encoded"), 2);
+    sh("$IS ask --engine mock --user ben --json 'What does Ben do?'");
+    assert_true(number_at("tokens_injected") > 0);
+    sh("$IS encode --engine mock --model mock:fail-capture=1 --policy header --wait --timeout 60 --json"); /* it recovers */
+    expect_code(0);
+    assert_int_equal(number_at("n_errors"), 1);
+    sh("$IS encode --engine mock --wait --read-only --json");
+    expect_code(1);
+}
+
 /* ---- Manual and completion --------------------------------------------------------------------------------------------------
  */
 
@@ -375,6 +403,7 @@ int main(void)
         cmocka_unit_test_setup(remembers_from_everywhere, program_fresh),
         cmocka_unit_test_setup(scopes_stay_apart, program_fresh),
         cmocka_unit_test_setup(chats, program_fresh),
+        cmocka_unit_test_setup(waits_and_is_waited_for, program_fresh),
         cmocka_unit_test_setup(manual_renders, program_fresh),
         cmocka_unit_test_setup(completions_load, program_fresh),
         cmocka_unit_test_setup(demo_runs, program_fresh),

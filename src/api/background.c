@@ -1,12 +1,12 @@
-/* background.c - the background encoder's thread: looking where there is work, taking turns, backing off, ending. */
+/* background.c - the background encoder's thread: looking where there is work, taking turns, backing off, ending.
+ *
+ * It runs at ordinary priority: on a crowded machine a thread of idle priority notices a question only when it is its turn again, a
+ * fifth of a second to two seconds later, and the question waits for its lock so long (docs/design.md). */
 #include "api/background.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -22,7 +22,6 @@ enum {
     CHECKPOINT_MS = 500,
     RETRY_MIN_MS = 200, RETRY_MAX_MS = 60000,
     PENDING_DEFAULT = 100000,
-    NICE = 10,
 };
 
 /* ---- Errors and back-off -------------------------------------------------------------------------------------------------- */
@@ -260,11 +259,14 @@ static is_bg_part *next_part(is_background *b, int stage)
 /* Nothing is left behind part->done. What failed on the way is tried once more, later. */
 static void end_of_pass(is_background *b, int stage, is_bg_part *part)
 {
+    is_bg_stage *s = &b->stages[stage];
+
     part->n[stage] = 0;
     part->dirty[stage] = part->again[stage];
     if (!part->again[stage]) return;
     part->again[stage] = false;
     part->done[stage] = 0;
+    if (s->retry_ms < is_now_ms() + RETRY_MIN_MS) s->retry_ms = is_now_ms() + RETRY_MIN_MS;
 }
 
 static void after_slice(is_background *b, int stage, is_bg_part *part, uint32_t n_done)
@@ -273,6 +275,8 @@ static void after_slice(is_background *b, int stage, is_bg_part *part, uint32_t 
 
     part->n[stage] -= (uint32_t)left;
     pthread_mutex_lock(&b->lock);
+    b->in_slice = false;
+    b->n_slices++;
     b->waiting[stage] -= left < b->waiting[stage] ? left : b->waiting[stage];
     b->state.facts_per_s = b->rate_ms > 0 ? b->rate_facts / b->rate_ms * 1000 : 0;
     pthread_cond_broadcast(&b->moved);
@@ -289,20 +293,14 @@ static bool do_slice(is_background *b, int stage)
 
     if (!part) return false;
     if (!is_bg_give_way(b)) return true;
+    pthread_mutex_lock(&b->lock);
+    b->in_slice = true;
+    pthread_mutex_unlock(&b->lock);
     st = is_bg_slice(b, stage, part, &n_done);
-    if (st == INFERSCALE_E_NOTFOUND) { /* the partition is gone */
-        end_of_pass(b, stage, part);
-        return true;
-    }
-    if (st == INFERSCALE_E_CANCELLED || (st == INFERSCALE_E_BUSY && b->dropped)) return true;
-    if (st == INFERSCALE_OK && n_done == 0) {
-        end_of_pass(b, stage, part);
-        if (part->dirty[stage]) b->stages[stage].retry_ms = is_now_ms() + (b->stages[stage].delay_ms > RETRY_MIN_MS ? b->stages[stage].delay_ms : RETRY_MIN_MS);
-    } else if (st == INFERSCALE_OK) {
-        note_success(b, stage);
-    } else {
-        note_failure(b, stage, st);
-    }
+    if (st == INFERSCALE_E_NOTFOUND) end_of_pass(b, stage, part); /* the partition is gone */
+    else if (st == INFERSCALE_OK && n_done == 0) end_of_pass(b, stage, part);
+    else if (st == INFERSCALE_OK) note_success(b, stage);
+    else if (st != INFERSCALE_E_CANCELLED && !b->dropped) note_failure(b, stage, st);
     if (stage == IS_STAGE_FIRST && n_done) {
         b->rate_facts *= 0.95;
         b->rate_ms = b->rate_ms * 0.95 + is_now_ms() - t0;
@@ -389,7 +387,7 @@ static void publish(is_background *b, bool working)
     pthread_mutex_unlock(&b->lock);
 }
 
-static struct timespec in_ms(double ms)
+struct timespec is_in_ms(double ms)
 {
     struct timespec t;
 
@@ -412,8 +410,8 @@ static void sleep_a_while(is_background *b)
 
     for (int s = 0; s < IS_STAGES; s++)
         if (b->stages[s].retry_ms > now && b->stages[s].retry_ms - now < ms) ms = b->stages[s].retry_ms - now;
-    until = in_ms(ms + 1);
-    look_at = in_ms(b->next_look_ms - now);
+    until = is_in_ms(ms + 1);
+    look_at = is_in_ms(b->next_look_ms - now);
     pthread_mutex_lock(&b->lock);
     while (rc == 0 && !b->poked && !is_bg_stopping(b)) rc = pthread_cond_timedwait(&b->wake, &b->lock, &until);
     for (rc = 0; rc == 0 && !is_bg_stopping(b);) rc = pthread_cond_timedwait(&b->wake, &b->lock, &look_at);

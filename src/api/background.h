@@ -9,6 +9,7 @@
 #define IS_API_BACKGROUND_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "api/handle.h"
 #include "base/lockfile.h"
@@ -57,6 +58,8 @@ typedef struct is_background {
     pthread_mutex_t lock;             /* of what follows */
     pthread_cond_t wake, moved;       /* there may be work; something was done, failed or changed */
     bool poked;
+    bool in_slice;                    /* a slice is being done: what it has put into the bank is not in the counters yet */
+    uint64_t n_slices;                /* that have ended */
     int64_t again[16];                /* partitions to look at from the start; more than fit: all */
     size_t n_again;
     uint64_t fresh;                   /* items that this handle added since the last look */
@@ -76,6 +79,8 @@ void is_background_stop(is_background *b);       /* NULL is allowed */
 is_status is_background_room(is_background *b, size_t n); /* E_BUSY: too much waits already to take n more items */
 void is_background_wrote(is_background *b, size_t n);     /* n items were added, or something was changed (0) */
 void is_background_again(is_background *b, int64_t partition_id); /* a view of it lost something that the bank's marks do not tell */
+
+struct timespec is_in_ms(double ms);                      /* the monotonic time so much from now */
 
 /* ---- background_work.c: one slice ---- */
 

@@ -107,15 +107,22 @@ static is_status failing(is_background *b)
     return st;
 }
 
+/* The slice that did the last of it may not have been counted yet: waits for its end, at most so long. */
+static void settle(is_background *b, double ms)
+{
+    struct timespec until = is_in_ms(ms);
+    int rc = 0;
+
+    pthread_mutex_lock(&b->lock);
+    for (uint64_t n = b->n_slices; b->in_slice && b->n_slices == n && rc == 0;) rc = pthread_cond_timedwait(&b->moved, &b->lock, &until);
+    pthread_mutex_unlock(&b->lock);
+}
+
 /* Until something moved, or so long. */
 static void wait_moved(is_background *b, double ms)
 {
-    struct timespec until;
+    struct timespec until = is_in_ms(ms);
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(ms * 1e6);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&b->lock);
     pthread_cond_timedwait(&b->moved, &b->lock, &until);
     pthread_mutex_unlock(&b->lock);
@@ -137,7 +144,10 @@ is_status inferscale_encode_wait(inferscale *is, const inferscale_scope *scope, 
 
         IS_TRY(inferscale_encode_status(is, scope, &s));
         IS_TRY(is_done(is, scope, &s, &done));
-        if (done) return INFERSCALE_OK;
+        if (done) {
+            settle(is->background, 1000);
+            return INFERSCALE_OK;
+        }
         IS_TRY(failing(is->background));
         took = is_now_ms() - asked;
         if (timeout_ms >= 0 && is_now_ms() - t0 >= (double)timeout_ms)

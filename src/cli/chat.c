@@ -126,7 +126,7 @@ static int cmd_chat(const cli_args *a)
     cli_ask_options(a, &s.ask, &s.filters);
     cli_scope(a, &s.scope);
     if (!cli_wants_json(a)) s.ask.on_text = cli_stream;
-    rc = cli_open(a, &s.is);
+    rc = cli_open_background(a, &s.is);
     if (rc != CLI_OK) return rc;
     st = cli_load(s.is, &s.scope, &s.ask, &info, &load_ms);
     if (st == INFERSCALE_OK) st = inferscale_chat_open(s.is, &s.scope, &s.chat);
@@ -152,7 +152,7 @@ static const cli_option options[] = {
 const cli_verb cli_verb_chat = {
     "chat", "", "Talk with memory; earlier turns stay computed",
     "One message a line. New memory is placed before the newest message, so nothing earlier is computed again. Commands: "
-    "/facts, /stats, /remember TEXT, /help, /quit.\n\n"
+    "/facts, /stats, /remember TEXT, /help, /quit. While it waits for you, it encodes what this and other programs have remembered.\n\n"
     "Examples:\n  inferscale chat --user anna\n  printf 'Hello\\n/stats\\n' | inferscale chat\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_chat,
 };

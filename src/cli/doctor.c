@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "cli/args.h"
+#include "cli/encode_status.h"
 #include "cli/out.h"
 #include "cli/tempstore.h"
 
@@ -177,6 +178,20 @@ static void check_model(visit *v, inferscale *is, json_t *report)
     json_object_set_new(report, "model", model_json(&m));
 }
 
+/* After the model is loaded, so that it is its KV that is counted. */
+static void check_backlog(visit *v, inferscale *is, json_t *report)
+{
+    inferscale_encoder_state s = INFERSCALE_ENCODER_STATE_INIT;
+
+    if (inferscale_encode_status(is, NULL, &s) != INFERSCALE_OK) {
+        say(v, "backlog", BAD, "%s", inferscale_error());
+        return;
+    }
+    say(v, "backlog", s.n_unencoded ? WARN : OK, "%llu facts wait for KV%s%s", (unsigned long long)s.n_unencoded,
+        s.model_known ? "" : " of any model", s.n_unencoded ? "; `inferscale encode` or a running chat does them" : "");
+    json_object_set_new(report, "backlog", cli_encoder_json(&s));
+}
+
 static int cmd_doctor(const cli_args *a)
 {
     inferscale_options o;
@@ -199,6 +214,7 @@ static int cmd_doctor(const cli_args *a)
         check_store(&v, is, report);
         check_model(&v, is, report);
         check_embedder(&v, is, &o, report);
+        check_backlog(&v, is, report);
     }
     inferscale_close(is);
     json_object_set_new(report, "version", json_string(inferscale_version()));

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "cli/args.h"
+#include "cli/encode_status.h"
 #include "cli/out.h"
 
 /* 0 = there is no such stage. */
@@ -29,6 +30,8 @@ static int cmd_encode(const cli_args *a)
     if (cli_n(a)) return cli_usage(a, "takes no arguments; it encodes everything of the owner that lacks it");
     o.stage = stage_of(cli_str(a, "--stage", "first"));
     if (o.stage == 0) return cli_usage(a, "--stage is first, refine or all, not \"%.40s\"", cli_str(a, "--stage", ""));
+    if (cli_flag(a, "--status")) return cli_encode_status(a);
+    if (cli_flag(a, "--wait")) return cli_encode_wait(a);
     cli_scope(a, &scope);
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
@@ -60,6 +63,9 @@ static int cmd_encode(const cli_args *a)
 static const cli_option options[] = {
     { "--again", NULL, "encode also what is already in the vault" },
     { "--stage", "STAGE", "first (default): soon and cheap; refine: many passes a fact, closer to text; all: both" },
+    { "--status", NULL, "say what waits, of the owner or without one of the whole store; encode nothing" },
+    { "--wait", NULL, "wait until nothing waits: encodes here unless another process is at it" },
+    { "--timeout", "SECONDS", "with --wait: give up after so long (default: never)" },
     { NULL, NULL, NULL },
 };
 

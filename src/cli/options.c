@@ -183,11 +183,12 @@ void cli_scope(const cli_args *a, inferscale_scope *out)
         out->user = "default";
 }
 
-int cli_open(const cli_args *a, inferscale **out)
+static int open_as(const cli_args *a, bool background, inferscale **out)
 {
     inferscale_options o;
     inferscale_status st;
     cli_options(a, &o);
+    o.background = background && !o.read_only;
     st = inferscale_open(out, &o);
     if (st == INFERSCALE_OK && *inferscale_notice(*out)) fprintf(stderr, "Note: %s\n", inferscale_notice(*out));
     if (st == INFERSCALE_OK) return CLI_OK;
@@ -195,4 +196,14 @@ int cli_open(const cli_args *a, inferscale **out)
     inferscale_close(*out);
     *out = NULL;
     return CLI_FAILED;
+}
+
+int cli_open(const cli_args *a, inferscale **out)
+{
+    return open_as(a, false, out);
+}
+
+int cli_open_background(const cli_args *a, inferscale **out)
+{
+    return open_as(a, true, out);
 }

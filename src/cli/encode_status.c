@@ -1,0 +1,108 @@
+/* encode_status.c - `inferscale encode --status` and `--wait`: what waits for embeddings and KV, and waiting until nothing does. */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "cli/args.h"
+#include "cli/encode_status.h"
+#include "cli/out.h"
+#include "cli/store.h"
+
+json_t *cli_encoder_json(const inferscale_encoder_state *s)
+{
+    json_t *o = json_pack("{s:b,s:b,s:b,s:b,s:f,s:f}", "background", s->background, "running", s->running, "elsewhere", s->elsewhere,
+                          "model_known", s->model_known, "lag_s", s->lag_s, "facts_per_s", s->facts_per_s);
+    const struct { const char *name; uint64_t v; } counts[] = {
+        { "n_unembedded", s->n_unembedded },     { "n_unencoded", s->n_unencoded },
+        { "n_unrefined", s->n_unrefined },       { "n_passed", s->n_passed },
+        { "items_embedded", s->items_embedded }, { "facts_encoded", s->facts_encoded },
+        { "facts_refined", s->facts_refined },   { "tokens_stored", s->tokens_stored },
+        { "tokens_computed", s->tokens_computed }, { "aborted_for_questions", s->aborted_for_questions },
+        { "n_errors", s->n_errors },
+    };
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].v));
+    json_object_set_new(o, "error", s->error == INFERSCALE_OK ? json_null() : json_string(inferscale_status_name(s->error)));
+    json_object_set_new(o, "last_error", cli_json_text(s->last_error));
+    json_object_set_new(o, "error_time", cli_json_time(s->error_time));
+    json_object_set_new(o, "retry_s", json_real(s->retry_s));
+    return o;
+}
+
+static void print_state(const inferscale_encoder_state *s)
+{
+    printf("%llu items wait for an embedding, %llu facts for KV%s", (unsigned long long)s->n_unembedded,
+           (unsigned long long)s->n_unencoded, s->model_known ? "" : " of any model (none could be loaded)");
+    if (s->n_unrefined) printf(", %llu for the second stage", (unsigned long long)s->n_unrefined);
+    printf(".\n");
+    if (s->lag_s > 0) printf("The oldest has waited for %.0f s.\n", s->lag_s);
+    if (s->n_passed) printf("%llu are too long for the model and are served as text.\n", (unsigned long long)s->n_passed);
+    if (s->last_error[0]) printf("Last failure: %s\n", s->last_error);
+}
+
+/* The scope that was given; NULL = none was: the whole store. */
+static const inferscale_scope *scope_of(const cli_args *a, inferscale_scope *scope)
+{
+    cli_scope_given(a, scope);
+    return scope->user || scope->agent || scope->run || scope->app ? scope : NULL;
+}
+
+static int report(const cli_args *a, inferscale *is, const inferscale_scope *scope)
+{
+    inferscale_encoder_state s = INFERSCALE_ENCODER_STATE_INIT;
+    inferscale_status st = inferscale_encode_status(is, scope, &s);
+
+    if (st != INFERSCALE_OK) return cli_fail_as(a, st);
+    if (cli_wants_json(a)) return cli_print_json(cli_encoder_json(&s));
+    print_state(&s);
+    return CLI_OK;
+}
+
+int cli_encode_status(const cli_args *a)
+{
+    inferscale *is = NULL;
+    inferscale_scope scope;
+    inferscale_model_info info;
+    int rc = cli_open(a, &is);
+
+    if (rc != CLI_OK) return rc;
+    if (inferscale_model(is, &info) != INFERSCALE_OK) fprintf(stderr, "%s\n", inferscale_error()); /* counted for any model then */
+    rc = report(a, is, scope_of(a, &scope));
+    inferscale_close(is);
+    return rc;
+}
+
+/* In steps, so that Ctrl-C ends it and the progress can be shown. */
+static inferscale_status wait_for_it(inferscale *is, const inferscale_scope *scope, double timeout_s)
+{
+    const double t0 = is_now_ms();
+    inferscale_encoder_state s = INFERSCALE_ENCODER_STATE_INIT;
+    inferscale_status st = INFERSCALE_E_BUSY;
+    uint64_t total = 0;
+    cli_progress p;
+
+    cli_progress_start(&p, "Encoding", 0);
+    while (st == INFERSCALE_E_BUSY && !*cli_interrupt() && (timeout_s < 0 || is_now_ms() - t0 < timeout_s * 1000)) {
+        st = inferscale_encode_wait(is, scope, 300);
+        if (st != INFERSCALE_E_BUSY || inferscale_encode_status(is, scope, &s) != INFERSCALE_OK) continue;
+        if (s.n_unembedded + s.n_unencoded > total) total = s.n_unembedded + s.n_unencoded;
+        cli_progress_at(&p, total - s.n_unembedded - s.n_unencoded, total, s.n_unembedded ? "embedding" : "encoding");
+    }
+    cli_progress_end(&p);
+    return st;
+}
+
+int cli_encode_wait(const cli_args *a)
+{
+    const double timeout_s = cli_num(a, "--timeout", -1, 0, 1e9);
+    inferscale *is = NULL;
+    inferscale_scope scope;
+    inferscale_status st;
+    int rc = cli_open_background(a, &is);
+
+    if (rc != CLI_OK) return rc;
+    st = wait_for_it(is, scope_of(a, &scope), timeout_s);
+    rc = st == INFERSCALE_OK ? report(a, is, scope_of(a, &scope)) : cli_fail_as(a, st);
+    inferscale_close(is);
+    return rc;
+}
