@@ -23,7 +23,6 @@ typedef struct slot {
     is_index index;
     size_t bytes;                /* under the table's lock, like the rest below */
     unsigned users;
-    uint64_t used_at;
     bool dropped;                /* out of the table; freed by its last user */
     struct slot *next;
 } slot;
@@ -31,9 +30,8 @@ typedef struct slot {
 struct is_recall {
     is_bank *bank;
     pthread_mutex_t lock;        /* of the table */
-    slot *slots;
-    size_t n_slots;
-    uint64_t clock;
+    slot *slots;                 /* the last used first */
+    size_t n_slots, bytes;       /* bytes: of all of them */
 };
 
 is_status is_recall_new(is_bank *bank, is_recall **out)
@@ -73,29 +71,39 @@ static void unlink_slot(is_recall *r, slot *s)
     while (*at != s) at = &(*at)->next;
     *at = s->next;
     r->n_slots--;
+    r->bytes -= s->bytes;
     s->dropped = true;
     if (s->users == 0) free_slot(s);
 }
 
 static void evict(is_recall *r)
 {
-    for (;;) {
-        size_t bytes = 0;
+    while (r->bytes > BUDGET_BYTES || r->n_slots > MAX_INDEXES) {
         slot *oldest = NULL;
-        for (slot *s = r->slots; s; s = s->next) {
-            bytes += s->bytes;
-            if (s->users == 0 && (!oldest || s->used_at < oldest->used_at)) oldest = s;
-        }
-        if (!oldest || (bytes <= BUDGET_BYTES && r->n_slots <= MAX_INDEXES)) return;
+        for (slot *s = r->slots; s; s = s->next)
+            if (s->users == 0) oldest = s;
+        if (!oldest) return;
         unlink_slot(r, oldest);
     }
 }
 
+/* The partition's slot at the head of the table: whoever asks again finds it at once, however many owners there are. */
+static slot *find_slot(is_recall *r, int64_t partition)
+{
+    slot **at = &r->slots, *s;
+    while (*at && (*at)->partition != partition) at = &(*at)->next;
+    s = *at;
+    if (!s) return NULL;
+    *at = s->next;
+    s->next = r->slots;
+    r->slots = s;
+    return s;
+}
+
 static slot *acquire(is_recall *r, int64_t partition)
 {
-    slot *s;
     pthread_mutex_lock(&r->lock);
-    for (s = r->slots; s && s->partition != partition; s = s->next) continue;
+    slot *s = find_slot(r, partition);
     if (!s && (s = is_calloc(1, sizeof *s))) {
         s->partition = partition;
         pthread_rwlock_init(&s->lock, NULL);
@@ -103,10 +111,7 @@ static slot *acquire(is_recall *r, int64_t partition)
         r->slots = s;
         r->n_slots++;
     }
-    if (s) {
-        s->users++;
-        s->used_at = ++r->clock;
-    }
+    if (s) s->users++;
     pthread_mutex_unlock(&r->lock);
     return s;
 }
@@ -114,10 +119,12 @@ static slot *acquire(is_recall *r, int64_t partition)
 static void release(is_recall *r, slot *s, size_t bytes)
 {
     pthread_mutex_lock(&r->lock);
-    s->bytes = bytes;
     s->users--;
-    if (s->dropped && s->users == 0) free_slot(s);
-    else evict(r);
+    if (!s->dropped) {
+        r->bytes += bytes - s->bytes;
+        s->bytes = bytes;
+        evict(r);
+    } else if (s->users == 0) free_slot(s);
     pthread_mutex_unlock(&r->lock);
 }
 
