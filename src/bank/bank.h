@@ -50,6 +50,7 @@ typedef struct is_names {
     uint8_t (*names)[IS_HASH_BYTES];
 } is_names;
 void is_names_free(is_names *n);
+is_status is_names_add(is_names *n, const void *name); /* a copy; E_NOMEM */
 
 /* A new version (metadata NULL keeps it; the same text only changes the other fields). Drops the old version's embedding and the
  * rows of every segment that depends on it (*stale, may be NULL); raises the epoch. E_NOTFOUND outside the partition. */
@@ -187,13 +188,13 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
                             int64_t **ids, size_t *n);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
-/* Takes a fact's segments under a policy out of the books, all but the one called `keep` (NULL = none): they are no longer wanted.
- * *stale = the names that nothing uses any more; they are doomed, as after forgetting. */
+/* Takes a fact's segment of this name under a policy out of the books, or, with others, all but that one: they are no longer
+ * wanted. *stale = the names that nothing uses any more; they are doomed, as after forgetting. */
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                         int64_t fact_id, const uint8_t *keep, is_names *stale);
+                         int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale);
 
 /* Pages (pages.c): what a page policy encodes together. Pages of a view (fingerprint, policy) are numbered along lanes; the
- * newest page of a lane may be open. The first places of a page may be leads: facts of the lane's page before it, context only.
+ * newest page of a lane may be open. The first places of a page may be leads: facts that have their place elsewhere, context only.
  * Only places of current versions are given back: a fact that was changed or forgotten has left its page. */
 typedef struct is_page_fact {
     is_dep dep;

@@ -269,7 +269,7 @@ static is_status retire_name(is_bank *b, const is_partition *p, const uint8_t *n
 }
 
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                         int64_t fact_id, const uint8_t *keep, is_names *stale)
+                         int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale)
 {
     is_segment_row *rows = NULL;
     size_t n = 0;
@@ -278,21 +278,23 @@ is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t finger
 
     *stale = (is_names){ 0 };
     IS_TRY(is_bank_segments(b, p, fingerprint, policy, fact_id, &rows, &n));
-    if (keep && n == 1 && memcmp(rows[0].name, keep, IS_HASH_BYTES) == 0) n = 0;
+    if (n == 1 && (memcmp(rows[0].name, name, IS_HASH_BYTES) == 0) == others) n = 0; /* the usual case */
     st = n ? bank_begin_lazy(b) : INFERSCALE_OK;
     if (st != INFERSCALE_OK || n == 0) {
         is_free(rows);
         return st;
     }
     q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND policy = ?4"
-                    " AND name IS NOT ?5");
+                    " AND (name = ?5) <> ?6");
     sql_i64(&q, p->id);
     sql_i64(&q, fact_id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     sql_text(&q, policy);
-    sql_blob(&q, keep, keep ? IS_HASH_BYTES : 0);
+    sql_blob(&q, name, IS_HASH_BYTES);
+    sql_i64(&q, others);
     st = sql_run(&q, NULL);
-    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) st = retire_name(b, p, rows[i].name, stale);
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++)
+        if ((memcmp(rows[i].name, name, IS_HASH_BYTES) == 0) != others) st = retire_name(b, p, rows[i].name, stale);
     st = bank_end_lazy(b, st);
     if (st != INFERSCALE_OK) is_names_free(stale);
     is_free(rows);

@@ -72,8 +72,9 @@ typedef struct is_made {
 /* Stores the segments' files and enters them in one transaction; on failure none is entered, and files that were not there
  * before are gone. What the same policy made of these facts before is retired. The segments' references are dropped in any case. */
 is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *made, size_t n);
-/* Takes a fact's rows under a policy out of the books, but those called `keep` (NULL = none), and removes their files. */
-is_status is_retire_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id, const uint8_t *keep);
+/* Takes a fact's rows of this name under a policy out of the books (with others: all but those), and removes their files. */
+is_status is_retire_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id,
+                         const uint8_t name[IS_HASH_BYTES], bool others);
 /* The newest usable row (file in the vault) of a fact's current version under a policy's name. */
 bool is_find_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id, is_segment_row *row);
 

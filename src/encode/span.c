@@ -2,8 +2,10 @@
  *
  * The order makes a crash harmless: a file is durable before the books name it; a file that the books do not name is never
  * served. The books accept it only if the memory did not change meanwhile (epoch and versions), else the file goes again. */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "encode/encode.h"
 
@@ -134,6 +136,18 @@ static is_status store(const is_encoder *enc, const is_partition *p, const is_ma
     return enc->replace ? is_vault_replace(enc->vault, m->segment) : is_vault_put(enc->vault, m->segment);
 }
 
+/* What could not be entered goes again; the sentence stays that of the failure. */
+static is_status withdraw(const is_encoder *enc, is_status st, const is_made *made, const bool *was_there, size_t n)
+{
+    char why[1024];
+
+    snprintf(why, sizeof why, "%s", is_error());
+    for (size_t i = 0; i < n; i++)
+        if (!was_there[i] && is_vault_remove(enc->vault, made[i].row.name) != INFERSCALE_OK)
+            is_log(IS_LOG_WARN, "encode: a file that the books refused stays until the store is opened again: %s", is_error());
+    return is_fail(st, "%s", why);
+}
+
 is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *made, size_t n)
 {
     is_segment_entry *entries = is_calloc(n + 1, sizeof *entries);
@@ -150,10 +164,9 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
         st = store(enc, p, m);
     }
     if (st == INFERSCALE_OK) st = is_bank_put_segments(enc->bank, p, p->epoch, enc->profile->fingerprint, entries, n);
-    for (size_t i = 0; i < n_stored && st != INFERSCALE_OK; i++)
-        if (!was_there[i]) (void)is_vault_remove(enc->vault, made[i].row.name);
+    if (st != INFERSCALE_OK) st = withdraw(enc, st, made, was_there, n_stored);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++)
-        st = is_retire_kept(enc, p, made[i].row.policy, made[i].row.fact_id, made[i].row.name);
+        if (!made[i].row.lead) st = is_retire_kept(enc, p, made[i].row.policy, made[i].row.fact_id, made[i].row.name, true);
     for (size_t i = 0; i < n; i++) {
         is_segment_unref(made[i].segment);
         made[i].segment = NULL;
@@ -163,10 +176,11 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
     return st;
 }
 
-is_status is_retire_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id, const uint8_t *keep)
+is_status is_retire_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id,
+                         const uint8_t name[IS_HASH_BYTES], bool others)
 {
     is_names stale = { 0 };
-    is_status st = is_bank_retire(enc->bank, p, enc->profile->fingerprint, policy, fact_id, keep, &stale);
+    is_status st = is_bank_retire(enc->bank, p, enc->profile->fingerprint, policy, fact_id, name, others, &stale);
 
     for (size_t i = 0; i < stale.n && st == INFERSCALE_OK; i++) st = is_vault_remove(enc->vault, stale.names[i]);
     if (st == INFERSCALE_OK && stale.n) st = is_bank_doomed_done(enc->bank, &stale);
