@@ -263,7 +263,7 @@ typedef struct folder {
     const char *path;
     const char *mark, *whole;
     size_t n_entries;
-    bool marked, is_whole;
+    bool has_mark, marked, is_whole;
 } folder;
 
 static is_status look(void *ctx, const char *name, bool is_dir)
@@ -271,7 +271,8 @@ static is_status look(void *ctx, const char *name, bool is_dir)
     folder *f = ctx;
 
     f->n_entries++;
-    f->marked = f->marked || strcmp(name, f->mark) == 0;
+    f->has_mark = f->has_mark || strcmp(name, f->mark) == 0;
+    f->marked = f->marked || strncmp(name, f->mark, strlen(f->mark)) == 0; /* also one that was being written */
     f->is_whole = f->is_whole || strcmp(name, f->whole) == 0;
     return INFERSCALE_OK;
 }
@@ -291,7 +292,21 @@ static is_status clear_kv(void *ctx, const char *name, bool is_dir)
     return !is_dir && n == HEX + 4 && strcmp(name + HEX, ".seg") == 0 ? f->fs->unlink(f->fs, path) : INFERSCALE_OK;
 }
 
-static is_status clear_interrupted(const folder *f)
+/* What is_file_write_atomic was writing. */
+static is_status clear_temporary(void *ctx, const char *name, bool is_dir)
+{
+    const folder *f = ctx;
+    size_t mark = strlen(f->mark), whole = strlen(f->whole);
+    char path[IS_VAULT_PATH_BYTES];
+
+    if (is_dir || !((strncmp(name, f->mark, mark) == 0 && strncmp(name + mark, ".tmp-", 5) == 0) ||
+                    (strncmp(name, f->whole, whole) == 0 && strncmp(name + whole, ".tmp-", 5) == 0)))
+        return INFERSCALE_OK;
+    snprintf(path, sizeof path, "%s/%.256s", f->path, name);
+    return f->fs->unlink(f->fs, path);
+}
+
+static is_status clear_interrupted(folder *f)
 {
     static const char *const names[] = { "bank.sqlite", "bank.sqlite-wal", "bank.sqlite-shm", "bank.sqlite-journal", "bank.sqlite.part" };
     char path[IS_VAULT_PATH_BYTES];
@@ -301,6 +316,7 @@ static is_status clear_interrupted(const folder *f)
         is_inside(f->path, names[i], path);
         if (f->fs->exists(f->fs, path)) IS_TRY(f->fs->unlink(f->fs, path));
     }
+    IS_TRY(f->fs->list(f->fs, f->path, clear_temporary, f));
     is_inside(f->path, "vault", path);
     vault.path = path;
     return f->fs->exists(f->fs, path) ? f->fs->list(f->fs, path, clear_kv, &vault) : INFERSCALE_OK;
@@ -318,8 +334,8 @@ is_status is_folder_claim(const is_fs *fs, const char *dir, const char *mark, co
     if (f.n_entries && (f.is_whole || !f.marked))
         return is_fail(INFERSCALE_E_INVALID, "%s is not empty, and nothing is ever overwritten; give a new folder, or empty that one", dir);
     is_inside(dir, mark, path);
-    if (f.marked) return clear_interrupted(&f);
-    return is_file_write_atomic(fs, path, "not whole yet\n", 14);
+    if (f.marked) IS_TRY(clear_interrupted(&f));
+    return f.has_mark ? INFERSCALE_OK : is_file_write_atomic(fs, path, "not whole yet\n", 14);
 }
 
 typedef struct sync_job { const is_fs *fs; const char *path; } sync_job;

@@ -42,7 +42,7 @@ static is_status pragma(is_bank *b, const char *literal)
     return bank_fail(b, sqlite3_exec(b->db, literal, NULL, NULL, NULL));
 }
 
-static is_status connect_to(is_bank *b, const char *name, int flags)
+static is_status open_database(is_bank *b, const char *name, int flags)
 {
     int rc = sqlite3_open_v2(name, &b->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
 
@@ -50,9 +50,20 @@ static is_status connect_to(is_bank *b, const char *name, int flags)
     sqlite3_busy_timeout(b->db, BANK_BUSY_MS);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    return INFERSCALE_OK;
+}
+
+static is_status configure(is_bank *b)
+{
     IS_TRY(bank_prepare_rollback(b));
     return pragma(b, "PRAGMA cell_size_check = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;"
                      "PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA synchronous = FULL");
+}
+
+static is_status connect_to(is_bank *b, const char *name, int flags)
+{
+    IS_TRY(open_database(b, name, flags));
+    return configure(b);
 }
 
 static is_status read_int(is_bank *b, const char *literal, int64_t *out)
@@ -95,8 +106,9 @@ static is_status connect_alone(is_bank *b, is_status why)
     is_status st;
 
     disconnect(b);
-    st = connect_to(b, b->path, SQLITE_OPEN_READWRITE);
-    if (st == INFERSCALE_OK) st = pragma(b, "PRAGMA locking_mode = EXCLUSIVE");
+    st = open_database(b, b->path, SQLITE_OPEN_READWRITE);
+    if (st == INFERSCALE_OK) st = pragma(b, "PRAGMA locking_mode = EXCLUSIVE"); /* before the first read */
+    if (st == INFERSCALE_OK) st = configure(b);
     if (st == INFERSCALE_OK) st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
     if (st == INFERSCALE_OK) return st;
     return is_fail(why, "no space left for the bank %s, and another process has it open; free some space there and try again", b->path);
