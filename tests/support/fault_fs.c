@@ -245,7 +245,7 @@ static is_status f_link(const is_fs *fs, const char *from, const char *to)
 
 static is_status f_lock(const is_fs *fs, is_file *f, bool exclusive)
 {
-    return self(fs)->real->lock(self(fs)->real, f, exclusive);
+    return self(fs)->real->lock(self(fs)->real, f->real, exclusive);
 }
 
 fault_fs *fault_fs_new(enum fault_op op, enum fault_kind kind, unsigned nth)
