@@ -54,11 +54,13 @@ is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *
     a->answer->finish = "stop";
     is_gate_enter(is->gate);
     a->inside = true;
+    is_hold_enter(&a->hold, is, a->o.recall && a->o.recall->struct_size >= sizeof *a->o.recall ? a->o.recall->as_of : 0);
     return INFERSCALE_OK;
 }
 
 void is_asking_free(is_asking *a)
 {
+    is_hold_leave(&a->hold);
     if (a->inside) is_gate_leave(a->is->gate);
     a->inside = false;
     inferscale_answer_free(a->answer);
@@ -83,12 +85,20 @@ void is_asking_note(is_asking *a, const char *fmt, ...)
 
 /* ---- Find ---------------------------------------------------------------------------------------------------------------- */
 
+is_status is_asking_lease(is_asking *a)
+{
+    is_status st = is_bank_partition(a->is->bank, a->scope, false, &a->p);
+
+    a->has_partition = st == INFERSCALE_OK;
+    if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* nothing remembered yet */
+    return st == INFERSCALE_OK ? is_hold_lease(&a->hold, &a->p) : st;
+}
+
 static is_status find(is_asking *a, is_hit **hits, size_t *n)
 {
     inferscale_recall_options r = INFERSCALE_RECALL_OPTIONS_INIT;
     inferscale_list times = { 0 };
     char why[256];
-    is_status st;
 
     if (a->o.recall) {
         if (a->o.recall->struct_size < sizeof r)
@@ -97,10 +107,8 @@ static is_status find(is_asking *a, is_hit **hits, size_t *n)
     }
     r.k = a->o.k + (uint32_t)a->n_skip <= K_MAX ? a->o.k + (uint32_t)a->n_skip : K_MAX;
     r.kinds = INFERSCALE_FACTS;
-    st = is_bank_partition(a->is->bank, a->scope, false, &a->p);
-    if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* nothing remembered yet */
-    if (st != INFERSCALE_OK) return st;
-    a->has_partition = true;
+    IS_TRY(is_asking_lease(a));
+    if (!a->has_partition) return INFERSCALE_OK;
     IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &times, why));
     if (why[0]) is_asking_note(a, "%s", why);
     a->answer->embed_ms = times.embed_ms;
@@ -111,7 +119,7 @@ static is_status find(is_asking *a, is_hit **hits, size_t *n)
 static bool placed_already(const is_asking *a, int64_t id, int version)
 {
     for (size_t i = 0; i < a->n_skip; i++)
-        if (a->skip[2 * i] == id && a->skip[2 * i + 1] == version) return true;
+        if (a->skip[i].item_id == id && a->skip[i].version == version) return true;
     return false;
 }
 
@@ -227,15 +235,9 @@ static is_status report_facts(is_asking *a, const is_plan *plan, const is_hit *h
 /* The hits' current items, best first, without those a conversation holds already; at most k. */
 static is_status fetch_items(is_asking *a, const is_hit *hits, size_t n, inferscale_list **out, size_t *n_kept)
 {
-    int64_t *ids = is_malloc((n + 1) * sizeof *ids);
     size_t kept = 0;
-    is_status st;
 
-    if (!ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
-    for (size_t i = 0; i < n; i++) ids[i] = hits[i].id;
-    st = n ? is_bank_get(a->is->bank, &a->p, ids, n, out) : INFERSCALE_OK;
-    is_free(ids);
-    if (st != INFERSCALE_OK) return st;
+    if (n) IS_TRY(is_handle_fetch(a->is, &a->p, hits, n, a->hold.as_of, out));
     if (!*out) *out = is_list_new();
     if (!*out) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     *n_kept = (*out)->n;
@@ -320,12 +322,13 @@ is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_plann
     return st;
 }
 
-is_status is_asking_fresh(is_asking *a, bool *fresh)
+is_status is_asking_fresh(is_asking *a, const is_planned *planned, bool *fresh)
 {
     is_partition now = a->p;
 
     *fresh = true;
     if (!a->has_partition) return INFERSCALE_OK;
+    IS_TRY(is_hold_plan(&a->hold, is_planned_plan(planned)));
     IS_TRY(is_bank_partition_refresh(a->is->bank, &now));
     *fresh = now.epoch == a->p.epoch;
     return INFERSCALE_OK;
@@ -337,9 +340,14 @@ static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_r
 {
     is_run_opts o = { .sampling = { .temperature = a->o.temperature, .top_k = a->o.top_k, .top_p = a->o.top_p, .min_p = a->o.min_p,
                                     .seed = a->o.seed },
-                      .cache_parts = 1, .cancel = a->o.cancel };
+                      .cache_parts = 1, .cancel = a->o.cancel, .stop = &a->hold.stop };
 
     return *run ? is_engine_extend(a->is->engine, *run, plan, &o, stats) : is_engine_start(a->is->engine, plan, &o, run, stats);
+}
+
+static is_status gone_before_a_word(void)
+{
+    return is_fail(INFERSCALE_E_STALE, "what was to be used was changed or forgotten meanwhile; plan again");
 }
 
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
@@ -357,6 +365,7 @@ is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
         plan = is_planned_twin(planned);
         st = begin_run(a, plan, run, &stats);
     }
+    if (st == INFERSCALE_E_CANCELLED && is_hold_stopped(&a->hold)) return gone_before_a_word();
     if (st != INFERSCALE_OK) return st;
     ans->tokens_prompt = plan->n_tokens;
     ans->tokens_computed = stats.tokens_computed;
@@ -393,16 +402,29 @@ static void make_valid(is_buf *text)
     while (text->len && !is_utf8_valid((const char *)text->data, text->len, &bad)) text->data[bad] = '?';
 }
 
+/* What the answer uses went. What was said stays said. */
+static is_status end_early(is_asking *a)
+{
+    if (a->answer->tokens_answer == 0) return gone_before_a_word();
+    __atomic_store_n(&a->hold.stop, 1, __ATOMIC_RELEASE);
+    a->answer->finish = "cancelled";
+    is_asking_note(a, "a fact that the answer used was changed or forgotten: it ends here");
+    return INFERSCALE_OK;
+}
+
 static is_status generate(is_asking *a, is_run *run, is_buf *text, int32_t *pending)
 {
     inferscale_answer *ans = a->answer;
     double t_first = is_now_ms();
     size_t sent = 0;
-    bool stop = false;
+    bool stop = false, gone = false;
 
     *pending = -1;
     for (uint32_t i = 0;; i++) {
         int32_t token;
+
+        IS_TRY(is_hold_check(&a->hold, &gone));
+        if (gone) return end_early(a);
 
         IS_TRY(is_engine_sample(a->is->engine, run, &token));
         if (is_engine_is_eog(a->is->engine, token)) break;

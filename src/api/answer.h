@@ -3,6 +3,7 @@
 #define IS_API_ANSWER_H
 
 #include "api/handle.h"
+#include "api/hold.h"
 #include "api/variant.h"
 #include "base/buf.h"
 #include "plan/plan.h"
@@ -15,10 +16,11 @@ typedef struct is_asking {
     inferscale_ask_options o;          /* defaults filled in */
     is_partition p;
     bool has_partition;
+    is_hold hold;                      /* what it uses, for those who change or forget it meanwhile */
     double t0_ms;
     inferscale_answer *answer;         /* filled in step by step */
     is_buf why;                        /* fallback reasons, "; " between them */
-    const int64_t *skip;               /* conversations: (id, version) pairs already placed, not placed again */
+    const is_dep *skip;                /* conversations: those already placed, not placed again */
     size_t n_skip;
     bool inside;                       /* the handle's gate: background work stands still until is_asking_free */
     is_variant *variants;              /* [n_variants] whose rows each found fact has */
@@ -34,13 +36,19 @@ void is_asking_note(is_asking *a, const char *fmt, ...) __attribute__((format(pr
 /* Finds the facts and plans. next_turn and n_used: conversations (tokens already in the context). */
 is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_planned **out);
 
-/* True if the partition did not change since the plan was made. */
-is_status is_asking_fresh(is_asking *a, bool *fresh);
+/* A lease on the owner's memory as it is now; nothing if there is none yet. Planning takes it, too. */
+is_status is_asking_lease(is_asking *a);
 
-/* Starts *run (NULL) or extends it with the plan; falls back to the text twin when the engine refuses the stored rows. */
+/* Enters what the plan uses. *fresh = the partition did not change since the plan was made; if not, plan again. */
+is_status is_asking_fresh(is_asking *a, const is_planned *planned, bool *fresh);
+
+/* Starts *run (NULL) or extends it with the plan; falls back to the text twin when the engine refuses the stored rows. E_STALE: what
+ * it uses went meanwhile, plan again. */
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run);
 
-/* Samples the answer from the run's logits. *pending: the last token, sampled but not run (-1 if it was run or ended the answer). */
+/* Samples the answer from the run's logits. E_STALE: what it uses went before the first token, plan again. If it went later the answer
+ * ends there: finish "cancelled", the fallback says why, and hold.stop is set. The run is to be ended in both cases.
+ * *pending: the last token, sampled but not run (-1 if it was run or ended the answer). */
 is_status is_asking_generate(is_asking *a, is_run *run, int32_t *pending);
 
 /* Hands the finished answer out. */

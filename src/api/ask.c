@@ -3,21 +3,32 @@
 
 enum { TRIES = 5 };
 
-/* Plans, and plans again if the memory changed while planning: what is injected is what the memory holds now. */
-static is_status run_fresh(is_asking *a, is_run **run)
+static is_status run_once(is_asking *a, is_run **run)
+{
+    is_planned *planned = NULL;
+    bool fresh = false;
+    is_status st;
+
+    is_buf_clear(&a->why); /* what an outdated plan noted does not count */
+    is_hold_nothing(&a->hold);
+    st = is_asking_plan(a, false, 0, &planned);
+    if (st == INFERSCALE_OK) st = is_asking_fresh(a, planned, &fresh);
+    if (st == INFERSCALE_OK) st = fresh ? is_asking_run(a, planned, run) : is_fail(INFERSCALE_E_STALE, "the memory changed; plan again");
+    is_planned_free(planned);
+    return st;
+}
+
+/* Plans, and plans again if the memory changed before the first token was out: what is used is what the memory holds then. */
+static is_status answer(is_asking *a)
 {
     for (int i = 0; i < TRIES; i++) {
-        is_planned *planned = NULL;
-        bool fresh = false;
-        is_status st;
+        is_run *run = NULL;
+        int32_t pending;
+        is_status st = run_once(a, &run);
 
-        is_buf_clear(&a->why); /* what an outdated plan noted does not count */
-        st = is_asking_plan(a, false, 0, &planned);
-
-        if (st == INFERSCALE_OK) st = is_asking_fresh(a, &fresh);
-        if (st == INFERSCALE_OK && fresh) st = is_asking_run(a, planned, run);
-        is_planned_free(planned);
-        if (st != INFERSCALE_OK || fresh) return st;
+        if (st == INFERSCALE_OK) st = is_asking_generate(a, run, &pending);
+        is_engine_finish(a->is->engine, run);
+        if (st != INFERSCALE_E_STALE) return st;
     }
     return is_fail(INFERSCALE_E_STALE, "the memory changed %d times while the question was planned; ask again", TRIES);
 }
@@ -26,16 +37,12 @@ is_status inferscale_ask(inferscale *is, const inferscale_scope *scope, const ch
                          inferscale_answer **out)
 {
     is_asking a;
-    is_run *run = NULL;
-    int32_t pending;
     is_status st;
 
     if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the answer; pass its address");
     *out = NULL;
     st = is_asking_begin(&a, is, scope, question, options);
-    if (st == INFERSCALE_OK) st = run_fresh(&a, &run);
-    if (st == INFERSCALE_OK) st = is_asking_generate(&a, run, &pending);
-    if (run) is_engine_finish(is->engine, run);
+    if (st == INFERSCALE_OK) st = answer(&a);
     if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);
     is_asking_free(&a);
     return st;

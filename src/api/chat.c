@@ -1,12 +1,16 @@
 /* chat.c - a conversation: header | (memory_i | user_i | assistant_i)* | memory_n | question.
  *
  * Memory stands before the newest user turn, so earlier turns stay in the engine's cache and changed memory never costs their
- * prefill. A fact placed in an earlier turn is not placed again. If a placed fact was forgotten or changed, its rows must go: the
- * run is dropped and the turns are computed again without memory (noted in the answer's fallback). */
+ * prefill. A fact placed in an earlier turn is not placed again. If a placed fact was forgotten or changed, or something that its rows
+ * were computed from, its rows must go: the run is dropped and the turns are computed again without memory (noted in the answer's
+ * fallback). What was said stays said: answers are part of the conversation. */
+#include <pthread.h>
 #include <string.h>
 
 #include "api/answer.h"
 #include "base/mem.h"
+
+enum { TRIES = 5 };
 
 struct inferscale_chat {
     inferscale *is;          /* NULL once the store is closed */
@@ -14,8 +18,11 @@ struct inferscale_chat {
     char *tenant, *user, *agent, *run_id, *app;
     inferscale_scope scope;
     is_run *run;
-    int64_t *placed;         /* (id, version) of every fact in the run */
+    pthread_mutex_t busy;    /* held while it speaks; who forgets only tries it, for one that speaks looks for itself */
+    int64_t partition;       /* whose facts are in the run; 0 = none */
+    is_dep *placed;          /* [n_placed] every fact in the run */
     size_t n_placed;
+    is_names segments;       /* whose rows are in the run */
     is_buf said;             /* token ids of all turns without memory: what a recomputation starts from */
     int32_t pending;         /* sampled, not yet run; -1 = none */
     bool lost;               /* the run was dropped: the next turn starts from said */
@@ -47,6 +54,7 @@ is_status inferscale_chat_open(inferscale *is, const inferscale_scope *scope, in
     if (!c) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     c->is = is;
     c->pending = -1;
+    pthread_mutex_init(&c->busy, NULL);
     st = copy_scope(c, scope);
     if (st != INFERSCALE_OK) {
         inferscale_chat_close(c);
@@ -74,6 +82,16 @@ static void end_run(inferscale_chat *c)
 {
     if (c->run) is_engine_finish(c->is->engine, c->run);
     c->run = NULL;
+    c->n_placed = 0;
+    is_names_free(&c->segments);
+    c->pending = -1;
+}
+
+/* The run's rows may not be used any more: the next turn starts from what was said. */
+static void lose_run(inferscale_chat *c)
+{
+    end_run(c);
+    c->lost = c->said.len > 0;
 }
 
 void is_handle_end_chats(inferscale *is)
@@ -88,8 +106,9 @@ void is_handle_end_chats(inferscale *is)
 void inferscale_chat_close(inferscale_chat *c)
 {
     if (!c) return;
-    end_run(c);
     if (c->is) leave_handle(c);
+    end_run(c);
+    pthread_mutex_destroy(&c->busy);
     is_free(c->tenant);
     is_free(c->user);
     is_free(c->agent);
@@ -102,39 +121,40 @@ void inferscale_chat_close(inferscale_chat *c)
 
 /* ---- Placements ---------------------------------------------------------------------------------------------------------- */
 
-/* Drops the run if it holds a fact that is not there any more in that version. */
-static is_status check_placed(inferscale_chat *c)
+/* Drops the run if it holds what is not there any more. */
+static is_status check_placed(inferscale_chat *c, const is_partition *p)
 {
-    inferscale_list *now = NULL;
-    is_partition p;
-    bool all = true;
+    bool holds = true;
 
-    if (!c->run || !c->n_placed) return INFERSCALE_OK;
-    IS_TRY(is_bank_partition(c->is->bank, &c->scope, false, &p));
-    for (size_t i = 0; i < c->n_placed && all; i++) {
-        IS_TRY(is_bank_get(c->is->bank, &p, &c->placed[2 * i], 1, &now));
-        all = now->n == 1 && now->items[0].version == c->placed[2 * i + 1];
-        inferscale_list_free(now);
-    }
-    if (all) return INFERSCALE_OK;
-    is_engine_finish(c->is->engine, c->run);
-    c->run = NULL;
-    c->n_placed = 0;
-    c->lost = true;
+    if (!c->run || !c->n_placed || c->partition != p->id) return INFERSCALE_OK;
+    IS_TRY(is_bank_still_holds(c->is->bank, p, c->placed, c->n_placed, &c->segments, 0, &holds));
+    if (!holds) lose_run(c);
     return INFERSCALE_OK;
 }
 
-static is_status note_placed(inferscale_chat *c, const inferscale_answer *a)
+void is_handle_drop_chats(inferscale *is, const is_partition *p)
 {
-    int64_t *placed = is_realloc(c->placed, 2 * (c->n_placed + a->n_facts + 1) * sizeof *placed);
+    pthread_mutex_lock(&is->lock);
+    for (inferscale_chat *c = is->chats; c; c = c->next) {
+        if (pthread_mutex_trylock(&c->busy) != 0) continue;
+        if (check_placed(c, p) != INFERSCALE_OK) lose_run(c);
+        pthread_mutex_unlock(&c->busy);
+    }
+    pthread_mutex_unlock(&is->lock);
+}
+
+/* What the question holds is now in the run. */
+static is_status note_placed(inferscale_chat *c, const is_hold *h)
+{
+    is_dep *placed = is_realloc(c->placed, (h->n_facts + 1) * sizeof *placed);
 
     if (!placed) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     c->placed = placed;
-    for (size_t i = 0; i < a->n_facts; i++) {
-        placed[2 * c->n_placed] = a->facts[i].id;
-        placed[2 * c->n_placed + 1] = a->facts[i].version;
-        c->n_placed++;
-    }
+    if (h->n_facts) memcpy(placed, h->facts, h->n_facts * sizeof *placed);
+    c->n_placed = h->n_facts;
+    c->partition = h->p.id;
+    is_names_free(&c->segments);
+    for (size_t i = 0; i < h->segments.n; i++) IS_TRY(is_names_add(&c->segments, h->segments.names[i]));
     return INFERSCALE_OK;
 }
 
@@ -152,7 +172,7 @@ static is_status replay(inferscale_chat *c, is_asking *a)
     is_part part = { .role = IS_ROLE_TURN, .source = IS_SRC_COMPUTED, .tokens = (const int32_t *)(const void *)c->said.data,
                      .n_tokens = (uint32_t)(c->said.len / sizeof(int32_t)) };
     const is_plan plan = { .n_parts = 1, .parts = &part, .n_tokens = part.n_tokens };
-    const is_run_opts o = { .no_prefix_cache = true, .cancel = a->o.cancel };
+    const is_run_opts o = { .no_prefix_cache = true, .cancel = a->o.cancel, .stop = &a->hold.stop };
     is_run_stats stats;
 
     is_asking_note(a, "a fact used earlier was forgotten or changed: %u tokens of the conversation were computed again without it", part.n_tokens);
@@ -180,26 +200,47 @@ static is_status feed_pending(inferscale_chat *c)
     return token >= 0 && c->run ? is_engine_feed(c->is->engine, c->run, token) : INFERSCALE_OK;
 }
 
-static is_status say(inferscale_chat *c, is_asking *a)
+/* Plans and runs the turn once. E_STALE: the memory changed on the way. */
+static is_status place_and_run(inferscale_chat *c, is_asking *a, bool first, is_planned **planned)
 {
-    bool first = c->said.len == 0;
-    is_planned *planned = NULL;
+    bool fresh = false;
     is_status st;
 
-    IS_TRY(check_placed(c));
+    is_buf_clear(&a->why); /* what an outdated plan noted does not count */
+    is_hold_nothing(&a->hold);
+    IS_TRY(is_asking_lease(a));
+    if (a->has_partition) IS_TRY(check_placed(c, &a->p));
+    IS_TRY(is_hold_add(&a->hold, c->placed, c->n_placed, &c->segments));
     if (c->lost) IS_TRY(replay(c, a));
     a->skip = c->placed;
     a->n_skip = c->n_placed;
     IS_TRY(feed_pending(c));
-    st = is_asking_plan(a, !first, c->run ? is_engine_run_tokens(c->is->engine, c->run) : 0, &planned);
+    st = is_asking_plan(a, !first, c->run ? is_engine_run_tokens(c->is->engine, c->run) : 0, planned);
     if (st == INFERSCALE_E_CONTEXT && !first)
         st = is_fail(INFERSCALE_E_CONTEXT, "the conversation fills the context of %u tokens; start a new one, or open the model with a larger "
                      "context", is_engine_describe(c->is->engine)->n_ctx);
-    if (st == INFERSCALE_OK) st = is_asking_run(a, planned, &c->run);
-    if (st == INFERSCALE_OK) st = note_placed(c, a->answer);
-    if (st == INFERSCALE_OK) st = keep_question(c, is_planned_plan(planned), first);
-    is_planned_free(planned);
-    if (st == INFERSCALE_OK) st = is_asking_generate(a, c->run, &c->pending);
+    if (st == INFERSCALE_OK) st = is_asking_fresh(a, *planned, &fresh);
+    if (st == INFERSCALE_OK && !fresh) st = is_fail(INFERSCALE_E_STALE, "the memory changed; plan again");
+    if (st == INFERSCALE_OK) st = is_asking_run(a, *planned, &c->run);
+    return st == INFERSCALE_OK ? note_placed(c, &a->hold) : st;
+}
+
+static is_status say(inferscale_chat *c, is_asking *a)
+{
+    bool first = c->said.len == 0;
+    is_status st = INFERSCALE_E_STALE;
+
+    for (int i = 0; i < TRIES && st == INFERSCALE_E_STALE; i++) {
+        is_planned *planned = NULL;
+
+        st = place_and_run(c, a, first, &planned);
+        if (st == INFERSCALE_OK) st = is_asking_generate(a, c->run, &c->pending);
+        if (st == INFERSCALE_OK) st = keep_question(c, is_planned_plan(planned), first);
+        is_planned_free(planned);
+        if (st == INFERSCALE_E_STALE) lose_run(c);
+    }
+    if (st == INFERSCALE_E_STALE)
+        st = is_fail(INFERSCALE_E_STALE, "the memory changed %d times while the answer was planned; say it again", TRIES);
     return st;
 }
 
@@ -214,25 +255,33 @@ static is_status keep_answer(inferscale_chat *c, const inferscale_answer *a)
     return st;
 }
 
+/* A turn that failed was not said, neither half of it, and the next can be. */
+static void unsay(inferscale_chat *c, size_t before)
+{
+    c->said.failed = false;
+    c->said.len = before;
+    if (c->said.data) c->said.data[before] = 0;
+}
+
 is_status inferscale_chat_say(inferscale_chat *c, const char *text, const inferscale_ask_options *options, inferscale_answer **out)
 {
+    size_t before;
     is_asking a;
     is_status st;
 
     if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the answer; pass its address");
     *out = NULL;
     if (!c) return is_fail(INFERSCALE_E_INVALID, "the chat is NULL; open one with inferscale_chat_open");
+    pthread_mutex_lock(&c->busy);
+    before = c->said.len;
     st = is_asking_begin(&a, c->is, &c->scope, text, options);
     if (st == INFERSCALE_OK) st = say(c, &a);
     if (st == INFERSCALE_OK) st = keep_answer(c, a.answer);
     if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);
-    if (st != INFERSCALE_OK && st != INFERSCALE_E_INVALID && c->run) {
-        is_engine_finish(c->is->engine, c->run); /* what the run holds is unknown now: compute the turns again next time */
-        c->run = NULL;
-        c->n_placed = 0;
-        c->pending = -1;
-        c->lost = c->said.len > 0;
-    }
+    if (st != INFERSCALE_OK) unsay(c, before);
+    /* what the run holds is unknown now, or has gone: compute the turns again next time */
+    if (c->run && ((st != INFERSCALE_OK && st != INFERSCALE_E_INVALID) || is_hold_stopped(&a.hold))) lose_run(c);
     is_asking_free(&a);
+    pthread_mutex_unlock(&c->busy);
     return st;
 }

@@ -27,7 +27,7 @@ static float *embed_query(inferscale *is, const char *query, char why[256])
 is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
                          const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *times, char why[256])
 {
-    is_query q = { .text = query, .scope = scope };
+    is_query q = { .text = query, .scope = scope, .pins = true };
     inferscale_recall_options o = *options;
     double t0 = is_now_ms(), t1;
     float *vec = NULL;
@@ -65,17 +65,28 @@ static is_status check_options(const inferscale_recall_options *o)
     return INFERSCALE_OK;
 }
 
-/* The hits' items, scores filled in. An item that vanished since the search is left out. */
-static is_status fetch(inferscale *is, const is_partition *p, const is_hit *hits, size_t n, inferscale_list **out)
+is_status is_handle_fetch(inferscale *is, const is_partition *p, const is_hit *hits, size_t n, int64_t as_of, inferscale_list **out)
 {
+    is_dep *versions = is_malloc((n + 1) * sizeof *versions);
     int64_t *ids = is_malloc((n + 1) * sizeof *ids);
-    is_status st;
+    is_status st = INFERSCALE_OK;
 
-    if (!ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
-    for (size_t i = 0; i < n; i++) ids[i] = hits[i].id;
-    st = is_bank_get(is->bank, p, ids, n, out);
+    *out = NULL;
+    if (!ids || !versions) st = is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
+        ids[i] = hits[i].id;
+        versions[i] = (is_dep){ hits[i].id, hits[i].version };
+    }
+    if (st == INFERSCALE_OK) st = as_of ? is_bank_get_versions(is->bank, p, versions, n, out) : is_bank_get(is->bank, p, ids, n, out);
+    is_free(versions);
     is_free(ids);
-    if (st != INFERSCALE_OK) return st;
+    return st;
+}
+
+/* The hits' items, scores filled in. An item that vanished since the search is left out. */
+static is_status fetch(inferscale *is, const is_partition *p, const is_hit *hits, size_t n, int64_t as_of, inferscale_list **out)
+{
+    IS_TRY(is_handle_fetch(is, p, hits, n, as_of, out));
     for (size_t i = 0, h = 0; i < (*out)->n; i++) {
         inferscale_item *item = &(*out)->items[i];
 
@@ -120,7 +131,7 @@ is_status inferscale_recall(inferscale *is, const inferscale_scope *scope, const
         st = is_handle_find(is, &p, scope, query, &o, &hits, &n, &times, why);
         is_gate_leave(is->gate);
     }
-    if (st == INFERSCALE_OK) st = fetch(is, &p, hits, n, out);
+    if (st == INFERSCALE_OK) st = fetch(is, &p, hits, n, o.as_of, out);
     is_free(hits);
     if (st != INFERSCALE_OK) return st;
     (*out)->embed_ms = times.embed_ms;

@@ -99,14 +99,8 @@ static is_status open_parts(inferscale *is, uint64_t ram_bytes)
 /* Removes the files; the bank stops naming them only when all are gone, so that what a crash leaves is removed at the next open. */
 static is_status remove_files(inferscale *is, const is_names *names)
 {
-    is_status st = INFERSCALE_OK;
-
-    for (size_t i = 0; i < names->n; i++) {
-        is_status one = is_vault_remove(is->vault, names->names[i]);
-
-        if (one != INFERSCALE_OK) st = one;
-    }
-    return st == INFERSCALE_OK && names->n ? is_bank_doomed_done(is->bank, names) : st;
+    IS_TRY(is_vault_remove_all(is->vault, names->names, names->n));
+    return names->n ? is_bank_doomed_done(is->bank, names) : INFERSCALE_OK;
 }
 
 /* A process that died between forgetting and removing left files that hold KV of forgotten text. They go before anything is served. */
@@ -135,6 +129,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     is = is_calloc(1, sizeof *is);
     if (!is) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
     pthread_mutex_init(&is->lock, NULL);
+    pthread_mutex_init(&is->holds_lock, NULL);
     st = is_gate_new(&is->gate);
     if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
@@ -163,8 +158,10 @@ void inferscale_close(inferscale *is)
     if (is->engine) is_engine_close(is->engine);
     if (is->recall) is_recall_free(is->recall);
     if (is->vault) is_vault_close(is->vault);
+    is_bank_close(is->watch);
     if (is->bank) is_bank_close(is->bank);
     is_gate_free(is->gate);
+    pthread_mutex_destroy(&is->holds_lock);
     pthread_mutex_destroy(&is->lock);
     is_free(is->notice);
     is_free(is->home);

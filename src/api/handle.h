@@ -27,6 +27,10 @@ struct inferscale {
     is_profile *profile;
     is_rope *rope;           /* NULL if the model cannot be injected */
     inferscale_chat *chats;  /* those that are open, a list; under lock */
+    pthread_mutex_t holds_lock;
+    struct is_hold *holds;   /* questions under way (hold.h), a list; under holds_lock */
+    is_bank *watch;          /* reads epochs between tokens; opened at the first question, under lock */
+    bool no_watch;           /* it could not be */
     is_gate *gate;           /* entered by every question; engine and embedder know it */
     struct is_background *background; /* NULL = no background encoder */
     char *notice;            /* why it is read-only though it was to be written to; NULL = it is as asked. Set by open */
@@ -66,6 +70,9 @@ is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale)
  * (static or the thread's error sentence, copied), and the search is lexical. */
 is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
                          const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *times, char why[256]);
+
+/* The items that were found: the current versions, or with as_of those that were found. What vanished since is left out. */
+is_status is_handle_fetch(inferscale *is, const is_partition *p, const is_hit *hits, size_t n, int64_t as_of, inferscale_list **out);
 
 /* An installed model's path by name ("NAME", "NAME.gguf" in $INFERSCALE_MODELS or the cache folder) or the path itself; NULL =
  * fallback. is_free'd. E_NOTFOUND says where it looked and the next step. */

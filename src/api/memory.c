@@ -1,4 +1,4 @@
-/* memory.c - remember, change, forget, list: the public calls that need no model. */
+/* memory.c - remember and list: public calls that need no model. Changing and forgetting are in forget.c. */
 #include "api/background.h"
 #include "base/mem.h"
 
@@ -33,54 +33,6 @@ is_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, co
     if (n) IS_TRY(is_bank_add_turns(is->bank, &p, scope, turns, n, ids));
     is_background_wrote(is->background, n);
     return INFERSCALE_OK;
-}
-
-static is_status refuse_read_only(const inferscale *is, const char *what)
-{
-    IS_TRY(is_handle_check(is));
-    if (!is->read_only) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to %s", what);
-}
-
-is_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64_t id, const inferscale_fact *fact)
-{
-    is_partition p;
-    is_names stale = { 0 };
-
-    if (!fact) return is_fail(INFERSCALE_E_INVALID, "fact is NULL; pass the new version");
-    IS_TRY(refuse_read_only(is, "change a fact"));
-    IS_TRY(find_partition(is, scope, false, &p));
-    IS_TRY(is_bank_update_fact(is->bank, &p, id, fact, &stale));
-    return is_handle_drop(is, &p, &stale);
-}
-
-static is_status forget(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n, size_t *n_deleted)
-{
-    is_partition p;
-    is_names stale = { 0 };
-    size_t deleted = 0;
-    is_status st;
-
-    if (n_deleted) *n_deleted = 0;
-    IS_TRY(refuse_read_only(is, "forget"));
-    st = find_partition(is, scope, false, &p);
-    if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* an owner nobody knows has nothing to forget */
-    if (st != INFERSCALE_OK) return st;
-    IS_TRY(is_bank_forget(is->bank, &p, ids, n, scope, &deleted, &stale));
-    if (n_deleted) *n_deleted = deleted;
-    return is_handle_drop(is, &p, &stale);
-}
-
-is_status inferscale_forget(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n, size_t *n_deleted)
-{
-    if (n && !ids) return is_fail(INFERSCALE_E_INVALID, "ids is NULL; pass the ids to forget, or use inferscale_forget_all");
-    if (n_deleted) *n_deleted = 0;
-    return n ? forget(is, scope, ids, n, n_deleted) : is_handle_check(is);
-}
-
-is_status inferscale_forget_all(inferscale *is, const inferscale_scope *scope, size_t *n_deleted)
-{
-    return forget(is, scope, NULL, 0, n_deleted);
 }
 
 /* Says for each fact of the list whether KV for the current model and policy is in the vault. Only if a model is loaded: listing

@@ -32,6 +32,11 @@ is_status bank_names_add(is_names *names, const void *name)
     return INFERSCALE_OK;
 }
 
+is_status is_names_add(is_names *names, const void *name)
+{
+    return bank_names_add(names, name);
+}
+
 /* Runs a literal bound to (partition, item). */
 static is_status run_keyed(is_bank *b, const char *literal, const is_partition *p, int64_t id)
 {

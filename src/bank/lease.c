@@ -56,7 +56,7 @@ void is_lease_drop(is_lease *l)
 }
 
 /* One try: a lease on the epoch that p has. E_BUSY: the file is being removed, so the epoch is an old one. */
-static is_status try_lease(is_bank *b, const is_partition *p, is_lease **out)
+static is_status try_lease(is_bank *b, const is_partition *p, bool writing, is_lease **out)
 {
     const is_fs *fs = is_fs_default();
     char folder[PATH_BYTES], path[PATH_BYTES + 64];
@@ -65,7 +65,7 @@ static is_status try_lease(is_bank *b, const is_partition *p, is_lease **out)
 
     *out = NULL;
     IS_TRY(folder_of(b, folder));
-    snprintf(path, sizeof path, "%s/%lld.%lld", folder, (long long)p->id, (long long)p->epoch);
+    snprintf(path, sizeof path, "%s/%lld.%lld%s", folder, (long long)p->id, (long long)p->epoch, writing ? ".writing" : "");
     l = is_calloc(1, sizeof *l);
     if (!l) return is_fail(INFERSCALE_E_NOMEM, "no memory for a lease; free some and try again");
     l->fs = fs;
@@ -86,7 +86,7 @@ static bool cannot_have_any(is_status st)
     return st == INFERSCALE_E_READONLY || st == INFERSCALE_E_DENIED || st == INFERSCALE_E_FULL;
 }
 
-is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease)
+static is_status take(is_bank *watch, is_partition *p, bool writing, is_lease **lease)
 {
     static atomic_bool said;
 
@@ -97,7 +97,7 @@ is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease)
         is_status st;
 
         if (*lease && (*lease)->epoch == epoch) return INFERSCALE_OK;
-        st = try_lease(watch, p, &fresh);
+        st = try_lease(watch, p, writing, &fresh);
         if (cannot_have_any(st)) {
             if (!atomic_exchange(&said, true))
                 is_log(IS_LOG_WARN, "no leases can be taken (%s): who forgets does not wait for the questions of this process",
@@ -119,12 +119,23 @@ is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease)
     return is_fail(INFERSCALE_E_BUSY, "the memory changes faster than it can be read; ask again");
 }
 
+is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease)
+{
+    return take(watch, p, false, lease);
+}
+
+is_status is_lease_take_writing(is_bank *watch, is_partition *p, is_lease **lease)
+{
+    return take(watch, p, true, lease);
+}
+
 /* ---- Waiting ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct waiting {
     const is_fs *fs;
     const char *folder;
     const is_partition *p;
+    bool writing;
     size_t n_held;
 } waiting;
 
@@ -135,11 +146,14 @@ static is_status clear_one(void *ctx, const char *name, bool is_dir)
     char path[PATH_BYTES + 64], *end = NULL;
     long long partition = strtoll(name, &end, 10), epoch;
     is_file *f = NULL;
+    bool waits;
     is_status st;
 
     if (is_dir || *end != '.' || partition != w->p->id) return INFERSCALE_OK;
     epoch = strtoll(end + 1, &end, 10);
-    if (*end || epoch >= w->p->epoch) return INFERSCALE_OK;
+    if (*end && strcmp(end, ".writing") != 0) return INFERSCALE_OK;
+    if (epoch >= w->p->epoch) return INFERSCALE_OK;
+    waits = !*end || w->writing;
     snprintf(path, sizeof path, "%s/%.60s", w->folder, name);
     st = w->fs->open(w->fs, path, IS_OPEN_RDWR, &f);
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* another who waits was faster */
@@ -148,15 +162,15 @@ static is_status clear_one(void *ctx, const char *name, bool is_dir)
     if (st == INFERSCALE_OK) (void)w->fs->unlink(w->fs, path);
     w->fs->close(w->fs, f);
     if (st != INFERSCALE_E_BUSY) return st;
-    w->n_held++;
+    w->n_held += waits;
     return INFERSCALE_OK;
 }
 
-is_status is_lease_wait(is_bank *b, const is_partition *p, uint32_t wait_ms, size_t *n_pending)
+is_status is_lease_wait(is_bank *b, const is_partition *p, bool writing, uint32_t wait_ms, size_t *n_pending)
 {
     const is_fs *fs = is_fs_default();
     char folder[PATH_BYTES];
-    waiting w = { .fs = fs, .folder = folder, .p = p };
+    waiting w = { .fs = fs, .folder = folder, .p = p, .writing = writing };
     const double until = is_now_ms() + wait_ms;
 
     *n_pending = 0;

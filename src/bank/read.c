@@ -311,19 +311,22 @@ is_status is_bank_each_at(is_bank *b, const is_partition *p, int64_t at, is_bank
     return st;
 }
 
-is_status is_bank_differs_at(is_bank *b, const is_partition *p, int64_t at, bool *differs)
+is_status is_bank_differs_at(is_bank *b, const is_partition *p, int64_t at, int64_t **ids, size_t *n)
 {
     is_status st;
     sql q;
 
-    *differs = false;
+    *ids = NULL;
+    *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT 1 FROM fact_versions f JOIN items i ON i.partition_id = f.partition_id AND i.id = f.item_id WHERE"
-                    " f.partition_id = ?1 AND f.version < i.version AND f.valid_from <= ?2 AND (f.valid_to = 0 OR f.valid_to > ?2)"
-                    " LIMIT 1");
+    q = sql_open(b, "SELECT DISTINCT f.item_id FROM fact_versions f CROSS JOIN items i ON i.partition_id = f.partition_id AND i.id ="
+                    " f.item_id CROSS JOIN fact_versions c ON c.partition_id = f.partition_id AND c.item_id = f.item_id AND"
+                    " c.version = i.version WHERE f.partition_id = ?1 AND f.version < i.version AND f.valid_from <= ?2 AND"
+                    " (f.valid_to = 0 OR f.valid_to > ?2) AND NOT (c.valid_from <= ?2 AND (c.valid_to = 0 OR c.valid_to > ?2))"
+                    " ORDER BY f.item_id");
     sql_i64(&q, p->id);
     sql_i64(&q, at);
-    *differs = sql_one_i64(&q, 0, &st) != 0;
+    st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);
     return st;
 }

@@ -298,6 +298,20 @@ static is_status scan_all(job *j, double until_ms)
     return st;
 }
 
+is_status is_bank_has_segment(is_bank *b, const uint8_t name[IS_HASH_BYTES], bool *has)
+{
+    is_status st;
+    sql q;
+
+    *has = false;
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT 1 FROM partitions p CROSS JOIN segments s ON s.partition_id = p.id AND s.name = ?1 LIMIT 1");
+    sql_blob(&q, name, IS_HASH_BYTES);
+    *has = sql_one_i64(&q, 0, &st) != 0;
+    bank_unlock(b);
+    return st;
+}
+
 is_status is_bank_scan_all(const char *path, uint32_t wait_ms, const is_bank_scan *out)
 {
     const double until_ms = is_now_ms() + wait_ms;

@@ -19,4 +19,7 @@ typedef struct is_bank_scan {
  * writers wait meanwhile. E_BUSY: the log could not be emptied, or writers left no pause, in wait_ms. */
 is_status is_bank_scan_all(const char *path, uint32_t wait_ms, const is_bank_scan *out);
 
+/* Do the books of any owner hold this segment right now? */
+is_status is_bank_has_segment(is_bank *b, const uint8_t name[IS_HASH_BYTES], bool *has);
+
 #endif

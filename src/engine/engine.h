@@ -113,6 +113,7 @@ typedef struct is_run_opts {
     bool no_prefix_cache;    /* neither use nor keep exact prefixes */
     bool want_logits;        /* is_engine.logits will be called */
     const volatile int *cancel;
+    const volatile int *stop; /* a second flag of the same meaning: the host's own beside its caller's. May be NULL */
 } is_run_opts;
 
 typedef struct is_run_stats {

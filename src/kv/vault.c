@@ -354,33 +354,48 @@ bool is_vault_has(is_vault *v, const uint8_t name[IS_HASH_BYTES])
 
 typedef struct shred_left {
     const is_vault *v;
-    char hex[HEX + 1];
+    uint8_t (*names)[IS_HASH_BYTES]; /* sorted */
+    size_t n;
     is_status st;
 } shred_left;
 
-/* Other traces of a name in DIR/tmp: what a crash left, or somebody is writing right now (his rename fails then). */
+static int by_bytes(const void *a, const void *b)
+{
+    return memcmp(a, b, IS_HASH_BYTES);
+}
+
+static bool from_hex(const char *hex, uint8_t out[IS_HASH_BYTES])
+{
+    for (int i = 0; i < HEX; i++) {
+        const char c = hex[i];
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+
+        if (digit < 0) return false;
+        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] << 4 | digit : digit);
+    }
+    return true;
+}
+
+/* Other traces of a name in DIR/tmp: what was hidden, what a crash left, or somebody is writing right now (his rename fails then). */
 static is_status shred_if_named(void *ctx, const char *name, bool is_dir)
 {
     shred_left *l = ctx;
+    uint8_t key[IS_HASH_BYTES];
     char path[PATH_BYTES];
     is_status st;
 
-    if (is_dir || strncmp(name, l->hex, HEX)) return INFERSCALE_OK;
+    if (is_dir || !from_hex(name, key) || !bsearch(key, l->names, l->n, IS_HASH_BYTES, by_bytes)) return INFERSCALE_OK;
     snprintf(path, sizeof path, "%s/%.250s", l->v->tmp, name);
     st = is_file_shred(l->v->fs, path);
     if (st != INFERSCALE_OK) l->st = st;
     return INFERSCALE_OK;
 }
 
-is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES])
+static is_status hide(is_vault *v, const uint8_t *name)
 {
     char path[PATH_BYTES], gone[PATH_BYTES];
-    shred_left left = { .v = v, .st = INFERSCALE_OK };
-    is_status renamed, st;
+    is_status renamed;
 
-    if (v->read_only)
-        return is_fail(INFERSCALE_E_READONLY,
-                       "the vault is open for reading only; open the store without --read-only to forget");
     name_path(v, name, ".seg", path);
     temporary_path(v, name, ".gone", gone);
     renamed = v->fs->rename(v->fs, path, gone);
@@ -388,15 +403,56 @@ is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES])
     v->removals++;
     ram_drop(&v->ram, name);
     pthread_mutex_unlock(&v->lock);
+    return renamed == INFERSCALE_E_NOTFOUND ? INFERSCALE_OK : renamed;
+}
 
-    if (renamed == INFERSCALE_OK) left.st = is_file_shred(v->fs, gone);
-    else if (renamed != INFERSCALE_E_NOTFOUND) left.st = is_file_shred(v->fs, path); /* could not be renamed: where it stands */
-    name_path(v, name, ".bad", path);
-    st = is_file_shred(v->fs, path);
-    if (st != INFERSCALE_OK) left.st = st;
-    is_hex(name, IS_HASH_BYTES, left.hex);
+static is_status refuse_read_only(const is_vault *v)
+{
+    if (!v->read_only) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_READONLY,
+                   "the vault is open for reading only; open the store without --read-only to forget");
+}
+
+is_status is_vault_hide(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size_t n)
+{
+    is_status st = INFERSCALE_OK;
+
+    IS_TRY(refuse_read_only(v));
+    for (size_t i = 0; i < n; i++) {
+        is_status one = hide(v, names[i]);
+
+        if (one != INFERSCALE_OK) st = one;
+    }
+    return st;
+}
+
+is_status is_vault_remove_all(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size_t n)
+{
+    shred_left left = { .v = v, .names = names, .n = n, .st = INFERSCALE_OK };
+    is_status st;
+
+    IS_TRY(refuse_read_only(v));
+    if (n == 0) return INFERSCALE_OK;
+    qsort(names, n, sizeof *names, by_bytes);
+    for (size_t i = 0; i < n; i++) {
+        char path[PATH_BYTES];
+
+        name_path(v, names[i], ".seg", path);
+        if (hide(v, names[i]) != INFERSCALE_OK && (st = is_file_shred(v->fs, path)) != INFERSCALE_OK) left.st = st; /* where it stands */
+        name_path(v, names[i], ".bad", path);
+        st = is_file_shred(v->fs, path);
+        if (st != INFERSCALE_OK) left.st = st;
+    }
     st = v->fs->list(v->fs, v->tmp, shred_if_named, &left);
     return st != INFERSCALE_OK ? st : left.st;
+}
+
+is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES])
+{
+    uint8_t one[1][IS_HASH_BYTES];
+
+    memcpy(one[0], name, IS_HASH_BYTES);
+    return is_vault_remove_all(v, one, 1);
 }
 
 /* ---- Benchmarks and figures ------------------------------------------------------------------------------------------ */

@@ -28,6 +28,10 @@ is_status is_vault_get(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uin
 bool is_vault_has(is_vault *v, const uint8_t name[IS_HASH_BYTES]); /* in RAM or as a file; does not read it */
 /* Out of RAM, file renamed out of the namespace, overwritten, synced, unlinked. Absent is fine. */
 is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES]);
+/* The first half of that for many: renamed out of the namespace and out of RAM, so that nobody finds them any more. The second half,
+ * and the first for those not hidden yet: overwritten and unlinked. The names are sorted in place. */
+is_status is_vault_hide(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size_t n);
+is_status is_vault_remove_all(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size_t n);
 void is_vault_drop_ram(is_vault *v);                   /* benchmarks: empty the RAM tier */
 is_status is_vault_drop_cache(is_vault *v, const uint8_t name[IS_HASH_BYTES]); /* benchmarks: OS pages too */
 void is_vault_get_stats(is_vault *v, is_vault_stats *out);

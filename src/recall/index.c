@@ -108,7 +108,7 @@ static is_status add_item(void *ctx, const inferscale_item *item, const char *pr
     const char *parts[5];
     char date[32];
     is_entry e = {.id = item->id, .event_time = item->event_time, .valid_from = item->valid_from, .valid_to = item->valid_to,
-                  .expires = item->expires, .row = IS_NO_ROW, .kind = item->kind};
+                  .expires = item->expires, .row = IS_NO_ROW, .kind = item->kind, .version = item->version};
 
     if (x->n && item->id <= x->items[x->n - 1].id)
         return is_fail(INFERSCALE_E_INTERNAL, "the bank gave item %lld out of order; report this", (long long)item->id);
@@ -130,7 +130,7 @@ static is_status add_item(void *ctx, const inferscale_item *item, const char *pr
 
 /* ---- Vectors ------------------------------------------------------------------------------------------------------------- */
 
-static is_entry *find_item(is_index *x, int64_t id)
+const is_entry *is_index_find(const is_index *x, int64_t id)
 {
     size_t lo = 0, hi = x->n;
     while (lo < hi) {
@@ -162,13 +162,28 @@ static is_status grow_rows(is_index *x)
     return INFERSCALE_OK;
 }
 
+static bool is_past(const is_index *x, int64_t id)
+{
+    size_t lo = 0, hi = x->n_past;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (x->past[mid] == id) return true;
+        if (x->past[mid] < id) lo = mid + 1;
+        else hi = mid;
+    }
+    return false;
+}
+
 static is_status add_vector(void *ctx, int64_t id, const int8_t *q, uint32_t dim, float scale)
 {
     is_index *x = ctx;
-    is_entry *e = find_item(x, id);
+    const is_entry *found = is_index_find(x, id);
+    is_entry *e = found ? &x->items[found - x->items] : NULL;
 
     /* Held already, or of an item written after the items were read: the next sync takes that one. */
-    if (!e || e->row != IS_NO_ROW) return INFERSCALE_OK;
+    if (!e || e->row != IS_NO_ROW || is_past(x, id)) return INFERSCALE_OK;
     if (x->dim == 0) {
         x->dim = dim;
         x->stride = ((size_t)dim + 63) & ~(size_t)63;
@@ -217,6 +232,20 @@ is_status is_index_sync(is_index *x, is_bank *bank, const is_partition *p, const
     x->epoch = p->epoch;
     x->revision = p->revision;
     return INFERSCALE_OK;
+}
+
+is_status is_index_build_at(is_index *x, is_bank *bank, const is_partition *p, int64_t at, const int64_t *past, size_t n_past,
+                            const uint8_t *fingerprint)
+{
+    is_status st = is_lexical_new(&x->words);
+
+    if (st == INFERSCALE_OK) st = is_bank_each_at(bank, p, at, add_item, x);
+    x->past = past;
+    x->n_past = n_past;
+    if (st == INFERSCALE_OK && fingerprint) st = is_bank_each_embedding(bank, p, fingerprint, add_vector, x);
+    x->past = NULL;
+    x->n_past = 0;
+    return st;
 }
 
 is_status is_index_dense(const is_index *x, const float *v, uint32_t dim, float *cosine)

@@ -12,13 +12,15 @@ typedef struct is_entry {
     int64_t id, event_time, valid_from, valid_to, expires;
     uint32_t row;                /* of its vector; IS_NO_ROW = none */
     uint32_t agent, run, app;    /* numbers of attribute strings; 0 = "" */
-    int kind;
+    int kind, version;
 } is_entry;
 
 enum { IS_NO_ROW = 0xffffffffu };
 
 typedef struct is_index {
     bool loaded;
+    const int64_t *past;         /* [n_past] while it is built: facts whose vectors are of another version */
+    size_t n_past;
     int64_t epoch, revision;     /* what of the bank is in it */
     is_entry *items;             /* [n] in id order */
     size_t n, cap;
@@ -39,8 +41,14 @@ typedef struct is_index {
 bool is_index_fresh(const is_index *x, const is_partition *p, const uint8_t *fingerprint);
 /* Makes it so. After a failure it is empty and not loaded; a later call starts over. */
 is_status is_index_sync(is_index *x, is_bank *bank, const is_partition *p, const uint8_t *fingerprint);
+/* Another kind of index, made for one question: the facts as they were valid at a time. Those in past[n_past] (sorted) are there in an
+ * older version, which has no vector. x is empty; cleared by the caller, also after a failure. */
+is_status is_index_build_at(is_index *x, is_bank *bank, const is_partition *p, int64_t at, const int64_t *past, size_t n_past,
+                            const uint8_t *fingerprint);
 void is_index_clear(is_index *x); /* frees what it holds; back to zero */
 size_t is_index_bytes(const is_index *x);
+
+const is_entry *is_index_find(const is_index *x, int64_t id); /* NULL = not in it */
 
 /* The number of an attribute string, or IS_NO_ROW if no item has it. NULL and "" are 0. */
 uint32_t is_index_name(const is_index *x, const char *name);

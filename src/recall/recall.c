@@ -174,24 +174,75 @@ static void filter(const is_index *x, const is_query *q, int kinds, bool *keep)
 static is_status filter_metadata(is_bank *bank, const is_index *x, const is_partition *p, const char *metadata, bool *keep)
 {
     size_t n = 0;
-    int64_t *ids = is_malloc((x->n ? x->n : 1) * sizeof *ids);
+    is_dep *versions = is_malloc((x->n ? x->n : 1) * sizeof *versions);
     bool *match = is_calloc(x->n ? x->n : 1, sizeof *match);
     is_status st = INFERSCALE_OK;
 
-    if (!ids || !match) st = is_fail(INFERSCALE_E_NOMEM, "out of memory while filtering; free some and try again");
+    if (!versions || !match) st = is_fail(INFERSCALE_E_NOMEM, "out of memory while filtering; free some and try again");
     for (size_t i = 0; st == INFERSCALE_OK && i < x->n; i++)
-        if (keep[i]) ids[n++] = x->items[i].id;
-    if (st == INFERSCALE_OK) st = is_bank_match_metadata(bank, p, metadata, ids, n, match);
+        if (keep[i]) versions[n++] = (is_dep){ x->items[i].id, x->items[i].version };
+    if (st == INFERSCALE_OK) st = is_bank_match_versions(bank, p, metadata, versions, n, match);
     for (size_t i = 0, j = 0; st == INFERSCALE_OK && i < x->n; i++)
         if (keep[i]) keep[i] = match[j++];
-    is_free(ids);
+    is_free(versions);
     is_free(match);
     return st;
 }
 
 /* ---- The query ----------------------------------------------------------------------------------------------------------- */
 
-static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n, const inferscale_recall_options *o,
+/* Moves the pinned items to the front: those that were ranked in their order, then the others by the words and meaning they share with
+ * the query. ranked has room for all of them; at most k stay. */
+static void put_first(const is_index *x, const int64_t *pinned, size_t n_pinned, const bool *keep, const double *lexical,
+                      const float *dense, size_t k, is_ranked *ranked, size_t *n, size_t *n_first)
+{
+    *n_first = 0;
+    for (size_t i = 0; i < *n; i++) {
+        const is_ranked r = ranked[i];
+
+        for (size_t p = 0; p < n_pinned; p++) {
+            if (x->items[r.item].id != pinned[p]) continue;
+            memmove(ranked + *n_first + 1, ranked + *n_first, (i - *n_first) * sizeof *ranked);
+            ranked[(*n_first)++] = r;
+        }
+    }
+    for (size_t p = 0; p < n_pinned; p++) {
+        const is_entry *e = is_index_find(x, pinned[p]);
+        size_t item = e ? (size_t)(e - x->items) : 0;
+        bool there = !e || !keep[item];
+
+        for (size_t i = 0; i < *n_first && !there; i++) there = ranked[i].item == item;
+        if (there) continue;
+        memmove(ranked + *n_first + 1, ranked + *n_first, (*n - *n_first) * sizeof *ranked);
+        ranked[(*n_first)++] = (is_ranked){ .item = (uint32_t)item, .lexical = lexical[item],
+                                            .dense = dense && !isnan(dense[item]) ? (double)dense[item] : 0 };
+        ++*n;
+    }
+    if (*n > k) *n = k;
+}
+
+static is_status rank(const is_recall *r, const is_index *x, const is_partition *p, const is_query *q, const bool *keep,
+                      const double *lexical, const float *dense, is_ranked **ranked, size_t *n, size_t *n_first)
+{
+    const size_t k = q->options->k ? q->options->k : 10;
+    int64_t *pinned = NULL;
+    size_t n_pinned = 0;
+    is_status st = is_fuse(lexical, dense, keep, x->n, q->options->method, k, ranked, n);
+
+    *n_first = 0;
+    if (st == INFERSCALE_OK && q->pins) st = is_bank_pinned(r->bank, p, &pinned, &n_pinned);
+    if (st == INFERSCALE_OK && n_pinned) {
+        is_ranked *grown = is_realloc(*ranked, (*n + n_pinned + 1) * sizeof *grown);
+
+        if (grown) *ranked = grown;
+        if (grown) put_first(x, pinned, n_pinned, keep, lexical, dense, k, *ranked, n, n_first);
+        else st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the results; ask for fewer");
+    }
+    is_free(pinned);
+    return st;
+}
+
+static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n, size_t n_pinned, const inferscale_recall_options *o,
                            is_hit **hits, size_t *n_hits)
 {
     is_hit *h = is_malloc((n ? n : 1) * sizeof *h);
@@ -199,8 +250,9 @@ static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n,
     *n_hits = 0;
     for (size_t i = 0; i < n; i++) {
         const is_entry *e = &x->items[ranked[i].item];
-        if (o->has_threshold && ranked[i].score < o->threshold) break; /* best first */
-        h[(*n_hits)++] = (is_hit){e->id, e->kind, ranked[i].score, ranked[i].lexical, ranked[i].dense};
+        if (i >= n_pinned && o->has_threshold && ranked[i].score < o->threshold) break; /* best first */
+        h[(*n_hits)++] = (is_hit){ .id = e->id, .kind = e->kind, .version = e->version, .score = ranked[i].score,
+                                   .lexical = ranked[i].lexical, .dense = ranked[i].dense };
     }
     *hits = h;
     return INFERSCALE_OK;
@@ -218,7 +270,7 @@ static is_status search(is_recall *r, const is_index *x, const is_partition *p, 
                         size_t *n)
 {
     const inferscale_recall_options *o = q->options;
-    size_t room = x->n ? x->n : 1, n_ranked = 0;
+    size_t room = x->n ? x->n : 1, n_ranked = 0, n_first = 0;
     bool *keep = is_malloc(room * sizeof *keep);
     double *lexical = is_malloc(room * sizeof *lexical);
     float *dense = q->vec ? is_malloc(room * sizeof *dense) : NULL;
@@ -233,8 +285,8 @@ static is_status search(is_recall *r, const is_index *x, const is_partition *p, 
     if (given(o->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, o->metadata, keep));
     IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical));
     if (dense) IS_TRY_GOTO(st, end, is_index_dense(x, q->vec, q->dim, dense));
-    IS_TRY_GOTO(st, end, is_fuse(lexical, dense, keep, x->n, o->method, o->k ? o->k : 10, &ranked, &n_ranked));
-    st = take_hits(x, ranked, n_ranked, o, hits, n);
+    IS_TRY_GOTO(st, end, rank(r, x, p, q, keep, lexical, dense, &ranked, &n_ranked, &n_first));
+    st = take_hits(x, ranked, n_ranked, n_first, o, hits, n);
 end:
     is_free(ranked);
     is_free(keep);
@@ -262,6 +314,19 @@ static is_status check(const is_query *q)
     return INFERSCALE_OK;
 }
 
+/* As it was at a time when some facts had other versions: an index for this question alone. */
+static is_status query_past(is_recall *r, const is_partition *p, const is_query *q, const int64_t *past, size_t n_past, int kinds,
+                            is_hit **hits, size_t *n, size_t *n_unembedded)
+{
+    is_index x = { 0 };
+    is_status st = is_index_build_at(&x, r->bank, p, q->options->as_of, past, n_past, q->fingerprint);
+
+    if (st == INFERSCALE_OK) st = search(r, &x, p, q, kinds, hits, n);
+    if (st == INFERSCALE_OK && n_unembedded) *n_unembedded = count_unembedded(&x, q, kinds);
+    is_index_clear(&x);
+    return st;
+}
+
 is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n,
                           size_t *n_unembedded)
 {
@@ -273,6 +338,15 @@ is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q
     if (n_unembedded) *n_unembedded = 0;
     IS_TRY(check(q));
     IS_TRY(is_bank_partition_refresh(r->bank, &now));
+    if (q->options->as_of) {
+        int64_t *past = NULL;
+        size_t n_past = 0;
+        is_status done = is_bank_differs_at(r->bank, &now, q->options->as_of, &past, &n_past);
+
+        if (done == INFERSCALE_OK && n_past) done = query_past(r, &now, q, past, n_past, kinds, hits, n, n_unembedded);
+        is_free(past);
+        if (done != INFERSCALE_OK || n_past) return done;
+    }
     slot *s = acquire(r, now.id);
     if (!s) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the recall index; free some and try again");
 

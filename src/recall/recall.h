@@ -20,16 +20,17 @@ typedef struct is_query {
     const uint8_t *fingerprint;                /* of the embedder that made vec */
     const inferscale_scope *scope;             /* attribute filter (agent, run, app where given) */
     const inferscale_recall_options *options;  /* k, kinds, method, threshold, times, metadata; never NULL */
+    bool pins;                                 /* pinned facts that pass the filters come first, whatever their scores */
 } is_query;
 
 typedef struct is_hit {
     int64_t id;
-    int kind;
+    int kind, version;                         /* version: the one that was found; as_of may find older ones */
     double score, lexical, dense;              /* dense: cosine; lexical: BM25; score: fused (or the one used) */
 } is_hit;
 
-/* Best first; *hits is is_free'd. The index follows the bank's revision (other processes' writes included). *n_unembedded (may
- * be NULL) = items of the kinds asked for that have no vector. */
+/* Best first; *hits is is_free'd. Turns that are withdrawn and what has expired are never found. The index follows the bank's
+ * revision (other processes' writes included). *n_unembedded (may be NULL) = items of the kinds asked for that have no vector. */
 is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n,
                           size_t *n_unembedded);
 /* What an item is embedded as: "Speaker: text" for turns, the bare text for facts. is_free'd; NULL = out of memory. */

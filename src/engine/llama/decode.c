@@ -7,7 +7,7 @@ bool is_llama_abort(void *engine)
 {
     is_llama *e = engine;
 
-    return e->cancel && __atomic_load_n(e->cancel, __ATOMIC_ACQUIRE);
+    return (e->cancel && __atomic_load_n(e->cancel, __ATOMIC_ACQUIRE)) || (e->stop && __atomic_load_n(e->stop, __ATOMIC_ACQUIRE));
 }
 
 is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n)

@@ -94,6 +94,7 @@ typedef struct is_llama {
     llama_token_data *candidates;          /* [n_vocab], made at the first sampling */
 
     const volatile int *cancel;            /* of the call in progress; NULL = none */
+    const volatile int *stop;              /* likewise */
 
     /* the batch given to libllama, n_batch long */
     int32_t *b_pos, *b_nseq;

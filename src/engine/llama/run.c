@@ -224,9 +224,10 @@ is_status is_llama_start(void *impl, const is_plan *plan, const is_run_opts *opt
     IS_TRY(check_parts(e, plan, false, 0, &total));
     IS_TRY(new_run(e, o, run));
     e->cancel = o->cancel;
+    e->stop = o->stop;
     st = provide_prefix(e, *run, plan, o, s, &done);
     if (st == INFERSCALE_OK) st = provide(e, *run, plan, o, done, s);
-    e->cancel = NULL;
+    e->cancel = e->stop = NULL;
     if (st != INFERSCALE_OK) {
         is_llama_finish(e, *run);
         *run = NULL;
@@ -270,8 +271,9 @@ is_status is_llama_extend(void *impl, is_run *run, const is_plan *more, const is
     while (more->parts[first].source == IS_SRC_RESIDENT) first++;
     s->tokens_resident = before;
     e->cancel = o->cancel;
+    e->stop = o->stop;
     st = provide(e, run, more, o, first, s);
-    e->cancel = NULL;
+    e->cancel = e->stop = NULL;
     if (st != INFERSCALE_OK) undo(e, run, before);
     return st;
 }

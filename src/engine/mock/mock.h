@@ -41,6 +41,7 @@ typedef struct mock_opts {
     uint32_t slow_ms, slow_inject_ms, n_ctx, id, dim;
     uint32_t fail_at[MOCK_CALLS], calls[MOCK_CALLS];
     char witness[512];       /* "" = nobody watches */
+    const volatile int *stop; /* of the run in progress: looked at beside its cancel flag */
 } mock_opts;
 
 typedef struct mock {

@@ -78,24 +78,25 @@ static bool cancelled(const volatile int *cancel)
     return cancel && __atomic_load_n(cancel, __ATOMIC_ACQUIRE);
 }
 
-static is_status wait_ms(double ms_to_wait, const volatile int *cancel)
+static is_status wait_ms(const mock_opts *o, double ms_to_wait, const volatile int *cancel)
 {
     double until = is_now_ms() + ms_to_wait;
 
-    while (!cancelled(cancel) && is_now_ms() < until) {
+    while (!cancelled(cancel) && !cancelled(o->stop) && is_now_ms() < until) {
         struct timespec ms = { 0, 1000000 };
         nanosleep(&ms, NULL);
     }
-    if (cancelled(cancel)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on");
+    if (cancelled(cancel) || cancelled(o->stop))
+        return is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on");
     return INFERSCALE_OK;
 }
 
 is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
 {
-    return wait_ms((double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel);
+    return wait_ms(o, (double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel);
 }
 
 is_status mock_inject_time(const mock_opts *o, const volatile int *cancel)
 {
-    return wait_ms((double)o->slow_inject_ms, cancel);
+    return wait_ms(o, (double)o->slow_inject_ms, cancel);
 }

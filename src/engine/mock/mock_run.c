@@ -228,7 +228,7 @@ static is_status use_prefix(is_run *r, const is_plan *plan, const is_run_opts *o
 }
 
 /* Runs the parts that are not resident. n_cached of the first computed tokens count as cached: they cost no time. */
-static is_status run_parts(is_run *r, const is_plan *plan, const is_run_opts *opts, uint32_t n_cached, is_run_stats *stats)
+static is_status run_each(is_run *r, const is_plan *plan, const is_run_opts *opts, uint32_t n_cached, is_run_stats *stats)
 {
     uint32_t batch = opts->batch ? opts->batch : MOCK_BATCH;
 
@@ -253,6 +253,16 @@ static is_status run_parts(is_run *r, const is_plan *plan, const is_run_opts *op
     IS_TRY(write_script(r, plan));
     make_logits(r);
     return INFERSCALE_OK;
+}
+
+static is_status run_parts(is_run *r, const is_plan *plan, const is_run_opts *opts, uint32_t n_cached, is_run_stats *stats)
+{
+    is_status st;
+
+    r->m->opt.stop = opts->stop;
+    st = run_each(r, plan, opts, n_cached, stats);
+    r->m->opt.stop = NULL;
+    return st;
 }
 
 static const is_run_opts *or_default(const is_run_opts *opts)

@@ -1,0 +1,173 @@
+/* hold.c - the list of questions under way, and the draining of it. */
+#include "api/hold.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+/* Epochs are read on a connection of their own: the bank's first one may be writing, and a token must not wait for the disk. */
+static is_bank *watch_of(inferscale *is)
+{
+    pthread_mutex_lock(&is->lock);
+    if (!is->watch && !is->no_watch && is_bank_open(is_bank_path(is->bank), true, &is->watch) != INFERSCALE_OK) {
+        is_log(IS_LOG_WARN, "questions read the epoch where others write: %s", is_error());
+        is->no_watch = true;
+    }
+    pthread_mutex_unlock(&is->lock);
+    return is->watch ? is->watch : is->bank;
+}
+
+void is_hold_enter(is_hold *h, inferscale *is, int64_t as_of)
+{
+    memset(h, 0, sizeof *h);
+    h->is = is;
+    h->as_of = as_of;
+    pthread_mutex_lock(&is->holds_lock);
+    h->next = is->holds;
+    is->holds = h;
+    pthread_mutex_unlock(&is->holds_lock);
+}
+
+void is_hold_leave(is_hold *h)
+{
+    is_hold **at;
+
+    if (!h->is) return;
+    pthread_mutex_lock(&h->is->holds_lock);
+    for (at = &h->is->holds; *at && *at != h; at = &(*at)->next) continue;
+    if (*at) *at = h->next;
+    pthread_mutex_unlock(&h->is->holds_lock);
+    is_lease_drop(h->lease);
+    is_free(h->facts);
+    is_names_free(&h->segments);
+    memset(h, 0, sizeof *h);
+}
+
+is_status is_hold_lease(is_hold *h, is_partition *p)
+{
+    is_lease *lease = h->lease;
+    is_status st = is_lease_take(watch_of(h->is), p, &lease);
+
+    pthread_mutex_lock(&h->is->holds_lock);
+    h->lease = lease; /* the old one, if it failed */
+    if (st == INFERSCALE_OK) h->p = *p;
+    pthread_mutex_unlock(&h->is->holds_lock);
+    return st;
+}
+
+is_status is_hold_add(is_hold *h, const is_dep *facts, size_t n, const is_names *segments)
+{
+    is_status st = INFERSCALE_OK;
+    is_dep *grown;
+
+    pthread_mutex_lock(&h->is->holds_lock);
+    grown = is_realloc(h->facts, (h->n_facts + n + 1) * sizeof *grown);
+    if (!grown) st = is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    else h->facts = grown;
+    if (grown && n) memcpy(grown + h->n_facts, facts, n * sizeof *grown);
+    if (grown) h->n_facts += n;
+    for (size_t i = 0; st == INFERSCALE_OK && i < segments->n; i++) st = is_names_add(&h->segments, segments->names[i]);
+    pthread_mutex_unlock(&h->is->holds_lock);
+    return st;
+}
+
+is_status is_hold_plan(is_hold *h, const is_plan *plan)
+{
+    is_dep *facts = is_calloc(plan->n_parts + 1u, sizeof *facts);
+    is_names segments = { 0 };
+    is_status st = facts ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    size_t n = 0;
+
+    for (uint32_t i = 0; st == INFERSCALE_OK && i < plan->n_parts; i++) {
+        const is_part *part = &plan->parts[i];
+
+        if (part->role != IS_ROLE_FACT) continue;
+        facts[n++] = (is_dep){ part->fact_id, part->version };
+        if (part->segment) st = is_names_add(&segments, is_segment_info(part->segment)->name);
+    }
+    if (st == INFERSCALE_OK) st = is_hold_add(h, facts, n, &segments);
+    is_names_free(&segments);
+    is_free(facts);
+    return st;
+}
+
+void is_hold_nothing(is_hold *h)
+{
+    pthread_mutex_lock(&h->is->holds_lock);
+    h->n_facts = 0;
+    is_names_free(&h->segments);
+    pthread_mutex_unlock(&h->is->holds_lock);
+    __atomic_store_n(&h->stop, 0, __ATOMIC_RELEASE);
+}
+
+bool is_hold_stopped(const is_hold *h)
+{
+    return __atomic_load_n(&h->stop, __ATOMIC_ACQUIRE) != 0;
+}
+
+is_status is_hold_check(is_hold *h, bool *gone)
+{
+    is_bank *watch;
+    is_partition now;
+    bool holds = true;
+
+    *gone = is_hold_stopped(h);
+    if (*gone || !h->p.id) return INFERSCALE_OK;
+    watch = watch_of(h->is);
+    now = h->p;
+    IS_TRY(is_bank_partition_refresh(watch, &now));
+    if (now.epoch == h->p.epoch) return INFERSCALE_OK;
+    /* First the lease, then the look: what comes after the look finds the lease. */
+    IS_TRY(is_hold_lease(h, &now));
+    IS_TRY(is_bank_still_holds(watch, &now, h->facts, h->n_facts, &h->segments, h->as_of, &holds));
+    *gone = !holds;
+    return INFERSCALE_OK;
+}
+
+/* ---- Draining ------------------------------------------------------------------------------------------------------------ */
+
+static void stop_holders(inferscale *is, const is_partition *p)
+{
+    pthread_mutex_lock(&is->holds_lock);
+    for (is_hold *h = is->holds; h; h = h->next) {
+        bool holds = true;
+
+        if (h->p.id != p->id || is_hold_stopped(h)) continue;
+        if (is_bank_still_holds(is->bank, p, h->facts, h->n_facts, &h->segments, h->as_of, &holds) == INFERSCALE_OK && holds) continue;
+        __atomic_store_n(&h->stop, 1, __ATOMIC_RELEASE); /* when in doubt, it looks for itself */
+    }
+    pthread_mutex_unlock(&is->holds_lock);
+}
+
+/* Those of this process that could not get a lease. */
+static size_t count_leaseless(inferscale *is, const is_partition *p)
+{
+    size_t n = 0;
+
+    pthread_mutex_lock(&is->holds_lock);
+    for (is_hold *h = is->holds; h; h = h->next) n += h->p.id == p->id && h->p.epoch < p->epoch && !h->lease;
+    pthread_mutex_unlock(&is->holds_lock);
+    return n;
+}
+
+is_status is_handle_drain(inferscale *is, const is_partition *p, bool writing, uint32_t wait_ms, size_t *n_pending)
+{
+    const struct timespec pause = { 0, 1000000 };
+    const double until = is_now_ms() + wait_ms;
+    is_partition now = *p;
+    is_status st;
+
+    *n_pending = 0;
+    IS_TRY(is_bank_partition_refresh(is->bank, &now));
+    stop_holders(is, &now);
+    is_handle_drop_chats(is, &now);
+    st = is_lease_wait(is->bank, &now, writing, wait_ms, n_pending);
+    while (count_leaseless(is, &now) && is_now_ms() < until) nanosleep(&pause, NULL);
+    *n_pending += count_leaseless(is, &now);
+    if (st != INFERSCALE_OK || *n_pending == 0) return st;
+    return is_fail(INFERSCALE_E_BUSY, "questions of this process that may use what was changed or forgotten have not ended in %u ms; they "
+                   "end before their next token", wait_ms);
+}

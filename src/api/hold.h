@@ -1,0 +1,45 @@
+/* hold.h - what the questions under way hold: which fact versions and segments, under which epoch, with which lease.
+ *
+ * A question enters itself before it plans and leaves after its last token. Who changes or forgets something commits first, then
+ * stops those in this process that hold it, and waits for the leases of all (bank/lease.h). Between tokens a question looks at the
+ * epoch: if it moved and nothing it holds is concerned, it goes on under the new one; else it ends, or plans again if it has not
+ * shown anything yet. */
+#ifndef IS_API_HOLD_H
+#define IS_API_HOLD_H
+
+#include "api/handle.h"
+#include "bank/lease.h"
+#include "plan/plan.h"
+
+typedef struct is_hold {
+    inferscale *is;          /* NULL = not entered */
+    struct is_hold *next;
+    is_partition p;          /* id 0 = no partition yet, nothing held */
+    int64_t as_of;
+    is_dep *facts;           /* [n_facts] */
+    size_t n_facts;
+    is_names segments;
+    is_lease *lease;
+    int stop;                /* read and written atomically: what is held has gone */
+} is_hold;
+
+void is_hold_enter(is_hold *h, inferscale *is, int64_t as_of);
+void is_hold_leave(is_hold *h); /* also if it was not entered */
+
+/* A lease on the partition's epoch, which *p (refreshed) then has; what was held under another epoch stays to be checked. */
+is_status is_hold_lease(is_hold *h, is_partition *p);
+/* Adds what the plan's facts are and are made of. */
+is_status is_hold_plan(is_hold *h, const is_plan *plan);
+is_status is_hold_add(is_hold *h, const is_dep *facts, size_t n, const is_names *segments);
+void is_hold_nothing(is_hold *h); /* forgets what it held; the lease stays */
+/* *gone = something that is held was forgotten, changed, superseded or has expired since. Moves the lease if not. */
+is_status is_hold_check(is_hold *h, bool *gone);
+bool is_hold_stopped(const is_hold *h);
+
+/* After a commit that raised p's epoch: stops those in this process that hold what is gone, ends idle conversations that do, and
+ * waits for all leases on older epochs (writing: also of those who encode). E_BUSY after wait_ms, *n_pending = how many are left. */
+is_status is_handle_drain(inferscale *is, const is_partition *p, bool writing, uint32_t wait_ms, size_t *n_pending);
+/* Idle conversations of the partition that hold what is gone let go of it (chat.c). is->lock is not held. */
+void is_handle_drop_chats(inferscale *is, const is_partition *p);
+
+#endif
