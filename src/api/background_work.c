@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { EMBED_SLICE = 16, ENCODE_SLICE = 32 }; /* at most */
+enum { EMBED_SLICE = 16, ENCODE_SLICE = 32, REFINE_SLICE = 256 /* sharing passes */ }; /* at most */
 
 bool is_bg_stopping(const is_background *b)
 {
@@ -62,25 +62,6 @@ static is_status on_busy(void *ctx)
 
 /* ---- Embedding ------------------------------------------------------------------------------------------------------------ */
 
-static is_status store_vectors(is_background *b, const is_partition *p, const inferscale_list *items, const float *vecs)
-{
-    is_embedder *e = b->is->embedder;
-    uint32_t dim = is_embedder_dim(e);
-    int8_t *q = is_malloc(dim);
-    is_status st = q ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for a vector; free some and try again");
-
-    for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++) {
-        const inferscale_item *item = &items->items[i];
-        float scale;
-
-        is_quantize_i8(vecs + i * dim, dim, q, &scale);
-        st = is_bank_put_embedding(b->bank, p, is_embedder_fingerprint(e), item->id, item->version, q, dim, scale);
-        if (st == INFERSCALE_E_NOTFOUND || st == INFERSCALE_E_STALE) st = INFERSCALE_OK; /* forgotten or changed meanwhile */
-    }
-    is_free(q);
-    return st;
-}
-
 static is_status embed(is_background *b, const is_partition *p, const inferscale_list *items)
 {
     char *texts[EMBED_SLICE] = { 0 };
@@ -91,7 +72,7 @@ static is_status embed(is_background *b, const is_partition *p, const inferscale
         if (!(texts[i] = is_dense_text(&items->items[i]))) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for a text");
     if (st == INFERSCALE_OK) st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, b->is->gate);
     if (st == INFERSCALE_E_BUSY) st = on_busy(b);
-    if (st == INFERSCALE_OK) st = store_vectors(b, p, items, vecs);
+    if (st == INFERSCALE_OK && items->n) st = is_vectors_store(b->bank, p, b->is->embedder, items, vecs);
     for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
     is_free(vecs);
     return st;
@@ -122,10 +103,23 @@ static is_status on_facts(void *ctx, size_t n, const char *what)
     return is_bg_give_way(b) ? INFERSCALE_OK : ended();
 }
 
+/* Refining stands back behind what is new. */
+static is_status on_refined(void *ctx, size_t n, const char *what)
+{
+    is_background *b = ctx;
+    bool poked;
+
+    pthread_mutex_lock(&b->lock);
+    poked = b->poked;
+    pthread_mutex_unlock(&b->lock);
+    if (poked) return is_fail(INFERSCALE_E_CANCELLED, "something new is to be embedded or encoded first; refining goes on after it");
+    return on_facts(ctx, n, what);
+}
+
 static is_status encode_ids(is_background *b, int stage, const is_partition *p, const int64_t *ids, size_t n, is_bg_part *part)
 {
     is_encoder enc = is_handle_encoder(b->is);
-    is_encode_job job = { .policy = is_bg_policy(b, stage), .on_facts = on_facts, .ctx = b };
+    is_encode_job job = { .policy = is_bg_policy(b, stage), .on_facts = stage >= IS_STAGE_REFINE ? on_refined : on_facts, .ctx = b };
     is_status st;
 
     enc.bank = b->bank;
@@ -150,7 +144,8 @@ static is_status encode_ids(is_background *b, int stage, const is_partition *p, 
 is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done)
 {
     is_bg_stage *s = &b->stages[stage];
-    const size_t limit = stage == IS_STAGE_EMBED ? EMBED_SLICE : ENCODE_SLICE, most = s->careful ? 1 : s->slice ? s->slice : limit;
+    const size_t limit = stage == IS_STAGE_EMBED ? EMBED_SLICE : stage >= IS_STAGE_REFINE ? REFINE_SLICE : ENCODE_SLICE;
+    const size_t most = s->careful ? 1 : s->slice ? s->slice : limit;
     is_partition p;
     int64_t *ids = NULL;
     size_t n = 0;
