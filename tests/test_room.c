@@ -1,12 +1,14 @@
 /* What must hold when the disk is full: a store opened for writing can still be read and asked, and says so; forgetting works where the
  * space that was held back, or the KV that goes in any case, makes room; nothing acknowledged is lost. And of ask --dry-run: it shows what
  * asking runs, and runs nothing. */
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -160,6 +162,119 @@ static void space_is_held_back(void **state)
     assert_string_equal(inferscale_notice(NULL), "");
 }
 
+/* ---- A disk that is really full ----------------------------------------------------------------------------------------------------- */
+
+/* Fills the disk to the last byte it gives. */
+static void fill(const char *name)
+{
+    FILE *f = fopen(scratch_path(home, name), "wb");
+    char block[1024];
+
+    memset(block, 'f', sizeof block);
+    MUST(30, f != NULL);
+    setbuf(f, NULL);
+    while (fwrite(block, 1, sizeof block, f) == sizeof block) continue;
+    while (fwrite(block, 1, 1, f) == 1) continue;
+    fclose(f);
+}
+
+static bool is_there(inferscale *is, int64_t id)
+{
+    inferscale_list *l = NULL;
+    bool there = inferscale_show(is, &store_anna, id, &l) == INFERSCALE_OK;
+
+    inferscale_list_free(l);
+    return there;
+}
+
+static void ask_works(inferscale *is)
+{
+    inferscale_ask_options ask = INFERSCALE_ASK_OPTIONS_INIT;
+    inferscale_answer *a = NULL;
+
+    MUST(31, inferscale_ask(is, &store_anna, "What does Anna think of on day number 3?", &ask, &a) == INFERSCALE_OK);
+    MUST(32, a->n_facts > 0);
+    inferscale_answer_free(a);
+}
+
+/* Everything of it in a mount of its own, gone with the child. */
+static void live_on_a_full_disk(void)
+{
+    inferscale_options o;
+    inferscale_fact f = { .text = "There is no room for this, however much one would like it." };
+    inferscale *is;
+    int64_t first, second, third;
+    inferscale_status st = INFERSCALE_OK;
+
+    is = store_open(home, NULL, NULL, false);
+    store_fill(is, 12, true);
+    first = store_sql_int(home, "SELECT min(item_id) FROM fact_versions WHERE partition_id = 1");
+    second = first + 1;
+    third = store_sql_int(home, "SELECT max(item_id) FROM fact_versions WHERE partition_id = 1");
+    fill("filler"); /* while it is open */
+    for (int i = 0; st == INFERSCALE_OK && i < 5000; i++) {
+        char text[80];
+
+        snprintf(text, sizeof text, "Fact %d that fills what is left.", i);
+        f.text = text;
+        st = inferscale_remember(is, &store_anna, &f, 1, NULL);
+    }
+    MUST(40, st == INFERSCALE_E_FULL);
+    ask_works(is);
+    MUST(41, inferscale_forget(is, &store_anna, &first, 1, NULL) == INFERSCALE_OK); /* the reserve is used */
+    MUST(42, !is_there(is, first) && is_there(is, second));
+    inferscale_close(is);
+    fill("filler2");
+    o = store_options(home);
+    MUST(43, inferscale_open(&is, &o) == INFERSCALE_OK);
+    MUST(44, is_there(is, second) && !is_there(is, first));
+    ask_works(is);
+    if (!*inferscale_notice(is)) { /* there was room to write after all: then forgetting must work */
+        MUST(45, inferscale_forget(is, &store_anna, &second, 1, NULL) == INFERSCALE_OK);
+    } else {
+        st = inferscale_forget(is, &store_anna, &second, 1, NULL);
+        MUST(46, st == INFERSCALE_E_READONLY);
+    }
+    inferscale_close(is);
+    MUST(47, unlink(scratch_path(home, "filler")) == 0 && unlink(scratch_path(home, "filler2")) == 0);
+    is = store_open(home, NULL, NULL, false);
+    MUST(48, *inferscale_notice(is) == 0);
+    MUST(49, access(scratch_path(home, "reserve"), F_OK) == 0);
+    inferscale_close(is);
+    fill("filler3"); /* with a reserve: it is given up to open */
+    MUST(50, inferscale_open(&is, &o) == INFERSCALE_OK);
+    MUST(51, *inferscale_notice(is) == 0);
+    MUST(52, inferscale_forget(is, &store_anna, &third, 1, NULL) == INFERSCALE_OK);
+    MUST(53, !is_there(is, third));
+    inferscale_close(is);
+    MUST(54, unlink(scratch_path(home, "filler3")) == 0);
+    store_expect_sound(home);
+}
+
+static void forgetting_works_on_a_full_disk(void **state)
+{
+    int status;
+    pid_t pid;
+
+    scratch_remove(strdup(home));
+    assert_int_equal(mkdir(home, 0700), 0);
+    pid = fork();
+    if (pid == 0) {
+        if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWNS | CLONE_NEWUSER) != 0) _exit(77);
+        if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) _exit(77);
+        if (mount("tmpfs", home, "tmpfs", 0, "size=6m,mode=0700") != 0) _exit(77);
+        live_on_a_full_disk();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        print_message("no mount of its own is allowed here: not tried\n");
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- Dry run -------------------------------------------------------------------------------------------------------------------- */
 
 static void a_dry_run_shows_what_asking_runs(void **state)
@@ -232,6 +347,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_full_disk_can_be_read_and_asked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(writes_in_the_log_are_read_too, set_up, tear_down),
         cmocka_unit_test_setup_teardown(space_is_held_back, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(forgetting_works_on_a_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_dry_run_shows_what_asking_runs, set_up, tear_down),
     };
 
