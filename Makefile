@@ -70,7 +70,7 @@ FUZZ_SRC   := $(wildcard fuzz/fuzz_*.c)
 FUZZERS    := $(patsubst fuzz/%.c,$(OUT)/fuzz/%,$(FUZZ_SRC))
 
 .PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test install uninstall fuzz check-static \
-        test-build test-run test-tsan
+        test-build test-run test-tsan soak
 .DEFAULT_GOAL := all
 all: lib plugins bin tools
 lib: $(LIB_SO) $(LIB_A)
@@ -151,7 +151,8 @@ $(LSUPPORT): $(call objs,$(LTSUP_SRC))
 	@rm -f $@
 	ar rcs $@ $^
 # These run the program.
-$(OUT)/tests/test_cli $(OUT)/tests/test_cli_store: | $(BIN) $(OUT)/libinferscale-mock.so
+$(OUT)/tests/test_kill: | $(BIN) $(OUT)/libinferscale-mock.so
+$(OUT)/tests/test_cli $(OUT)/tests/test_cli_store $(OUT)/tests/test_cli_first: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
@@ -179,6 +180,7 @@ help:
 	@echo 'make fuzz              libFuzzer (clang) on each parser, FUZZ_SECONDS=60 each'
 	@echo 'make check-static      shellcheck, cppcheck and clang-tidy, those that are there'
 	@echo 'make test-tsan         the tests under ThreadSanitizer'
+	@echo 'make soak              power loss, failing memory and disks, kill -9 for SECONDS=600; one line of JSON a test'
 	@echo 'make clean             removes build/* but what set-up wrote'
 	@echo 'BUILD=release|asan|tsan|fuzz   TEST_ONLY=REGEX   TEST_TIMEOUT=SECONDS   JOBS=N'
 
@@ -207,6 +209,13 @@ FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 FUZZ_N     ?= 20000
 test-run:
 	@scripts/run-tests.sh $(TEST_ITEMS) $(foreach f,$(FUZZ_NAMES),"build/asan/fuzz/fuzz_$(f) -n $(FUZZ_N) fuzz/corpus/$(f)")
+
+# Power loss, failing memory and disks, kill -9: as long as told, in a folder under TMPDIR.
+SECONDS    ?= 600
+SOAK_TESTS := test_crash_points test_faults test_kill
+soak: setup
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=$(BUILD) plugins bin $(addprefix build/$(BUILD)/tests/,$(SOAK_TESTS))
+	@scripts/soak.py $(SECONDS) $(addprefix build/$(BUILD)/tests/,$(SOAK_TESTS))
 
 test-tsan: setup
 	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=tsan plugins tests
