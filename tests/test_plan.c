@@ -169,6 +169,54 @@ static void random_plans_are_in_normal_form(void **state)
     }
 }
 
+/* The ids of a plan's facts in order; returns how many. */
+static size_t order_of(const is_planned *p, int64_t *ids)
+{
+    const is_plan *plan = is_planned_plan(p);
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < plan->n_parts; i++)
+        if (plan->parts[i].role == IS_ROLE_FACT) ids[n++] = plan->parts[i].fact_id;
+    return n;
+}
+
+/* All have KV, or none: the worst one that is exact behind the header comes first, the others from the worst to the best, which is
+ * last whatever it has. The order does not depend on whether anything is stored; later in a conversation nothing is exact. */
+static void a_fact_that_is_exact_there_stands_first(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        size_t n = 1 + below(12), at = 0;
+        unsigned exact = below(1u << n);
+        bool begins = below(4) > 0;
+        int64_t want[16], got[16];
+
+        for (size_t i = n; i-- > 1 && at == 0;)
+            if (begins && exact >> i & 1) want[at++] = (int64_t)i + 1;
+        for (size_t i = n; i-- > 0;)
+            if (at == 0 || want[0] != (int64_t)i + 1 || !begins) want[at++] = (int64_t)i + 1;
+        for (int stored = 0; stored < 2; stored++) {
+            is_plan_fact *facts = make_facts(n, 9);
+            is_tokens question = tokens(3, 9000);
+            is_plan_opts o = { .with_memory = true, .next_turn = !begins, .pos0 = begins ? 0 : 50, .n_ctx_left = 100000 };
+            is_planned *p = NULL;
+
+            for (size_t i = 0; i < n; i++) {
+                is_segment_unref(facts[i].segment);
+                facts[i].segment = stored ? segment(&facts[i].tokens) : NULL;
+                facts[i].exact_first = exact >> i & 1;
+            }
+            assert_int_equal(is_plan_new(&profile, facts, n, &question, &o, &p), INFERSCALE_OK);
+            assert_int_equal(order_of(p, got), n);
+            assert_memory_equal(got, want, n * sizeof *got);
+            check_twin(p);
+            is_planned_free(p);
+            is_tokens_free(&question);
+            is_free(facts);
+        }
+    }
+}
+
 static void what_does_not_fit_is_left_out_from_the_worst(void **state)
 {
     (void)state;
@@ -261,6 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans_are_in_normal_form),
+        cmocka_unit_test(a_fact_that_is_exact_there_stands_first),
         cmocka_unit_test(what_does_not_fit_is_left_out_from_the_worst),
         cmocka_unit_test(a_question_that_does_not_fit_is_refused),
         cmocka_unit_test(without_memory_there_is_no_memory),

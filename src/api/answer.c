@@ -141,7 +141,7 @@ static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_
 
 static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts)
 {
-    bool inject = a->o.mode == INFERSCALE_MODE_KV && is_engine_geometry(a->is->engine);
+    bool can = is_engine_geometry(a->is->engine) != NULL, inject = can && a->o.mode == INFERSCALE_MODE_KV;
     size_t n_bad = 0;
 
     is_free(a->variants);
@@ -151,7 +151,12 @@ static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_
     for (size_t i = 0; i < n; i++) {
         facts[i].id = items->items[i].id;
         facts[i].version = items->items[i].version;
-        if (inject) IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], &a->variants[a->n_variants++], &facts[i].segment, &n_bad));
+        if (inject) {
+            is_variant *v = &a->variants[a->n_variants++];
+
+            IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], v, &facts[i].segment, &n_bad));
+            facts[i].exact_first = v->has_exact;
+        } else if (can) IS_TRY(is_variant_has_exact(a->is, &a->p, facts[i].id, facts[i].version, &facts[i].exact_first));
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
     }
     if (a->o.mode == INFERSCALE_MODE_KV && !inject) {

@@ -8,6 +8,7 @@ typedef struct is_variant {
     int64_t id;              /* of the fact */
     char policy[32];         /* whose rows were taken; "" = none */
     bool refined, exact;     /* by the refine policy; from behind the bare header, for the plan's first fact */
+    bool has_exact;          /* it has rows from behind the bare header, taken or not */
 } is_variant;
 
 /* The best segment there is: the refine policy's, else the first stage's, else the newest of any other. A file that is gone or
@@ -16,5 +17,7 @@ is_status is_variant_load(inferscale *is, const is_partition *p, const inferscal
                           size_t *n_bad);
 /* The rows behind the bare header, which are exact where a fact stands right behind it. *out NULL: there are none. */
 is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, is_segment **out, size_t *n_bad);
+/* Are there such rows, by the books? For plans that inject nothing and are to have the order of those that do. */
+is_status is_variant_has_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, bool *has);
 
 #endif

@@ -64,16 +64,36 @@ static void add_fact(is_planned *p, is_plan_fact *f, bool stored)
     f->segment = NULL;
 }
 
+static bool is_stored(const is_plan_fact *facts, size_t rank, uint32_t repair)
+{
+    return facts[rank].segment != NULL && rank >= repair;
+}
+
+/* The worst fact that is exact right behind the header; not the best of its group, whose place is the last. n = there is none. Where
+ * nothing is stored (all is computed as text) the order is the one that it would have with everything stored. */
+static size_t choose_first(const is_plan_fact *facts, const bool *keep, size_t n, uint32_t repair)
+{
+    bool any_stored = false;
+
+    for (size_t rank = 0; rank < n; rank++) any_stored = any_stored || (keep[rank] && is_stored(facts, rank, repair));
+    for (size_t rank = n; rank-- > (size_t)repair + 1;)
+        if (keep[rank] && facts[rank].exact_first && facts[rank].tokens.n && is_stored(facts, rank, repair) == any_stored) return rank;
+    return n;
+}
+
 /* Stored facts first, computed ones after them, the best last in each group: facts[] is best first, so walk it backwards. */
 static void add_facts(is_planned *p, is_plan_fact *facts, const bool *keep, size_t n, uint32_t repair)
 {
+    const size_t first = p->begins ? choose_first(facts, keep, n, repair) : n;
+
+    if (first < n) add_fact(p, &facts[first], is_stored(facts, first, repair));
     for (int group = 0; group < 2; group++) {
         size_t rank = n;
 
         while (rank-- > 0) {
-            bool stored = facts[rank].segment != NULL && rank >= repair;
+            bool stored = is_stored(facts, rank, repair);
 
-            if (keep[rank] && facts[rank].tokens.n && stored == (group == 0)) add_fact(p, &facts[rank], stored);
+            if (rank != first && keep[rank] && facts[rank].tokens.n && stored == (group == 0)) add_fact(p, &facts[rank], stored);
         }
     }
 }

@@ -2,6 +2,9 @@
  *
  *   header | stored facts | computed facts | footer | question | tail          best fact last in each group
  *
+ * Right behind the header, rows that were encoded behind the header alone are exact. So of the facts that have such rows the worst
+ * one stands first: the order of the others is nobody's concern but the best one's, which stays last.
+ *
  * The order is made first; the text twin is the same plan with everything computed: the same tokens at the same positions. */
 #ifndef IS_PLAN_PLAN_H
 #define IS_PLAN_PLAN_H
@@ -14,6 +17,7 @@ typedef struct is_plan_fact {
     int version;
     is_tokens tokens;        /* owned by the plan after is_plan_new took it */
     is_segment *segment;     /* NULL = no KV; the plan takes the reference */
+    bool exact_first;        /* it has rows from behind the bare header */
 } is_plan_fact;
 
 typedef struct is_planned is_planned; /* a plan with all it owns */
