@@ -34,6 +34,9 @@ enum {
     CLI_JSON = 8     /* --json */
 };
 
+/* What --embedder takes, in every table that has it. */
+#define CLI_EMBEDDER_HELP "a GGUF file, an installed name, or http(s)://HOST/v1#MODEL"
+
 /* Typed access; the option must be in the verb's tables (else an internal error is reported). Values are checked on access:
  * a wrong one prints the cause and the next step and ends the verb with exit code 2 (cli_usage). */
 const char *cli_str(const cli_args *a, const char *option, const char *fallback);
@@ -89,7 +92,7 @@ extern const cli_verb cli_verb_remember, cli_verb_recall, cli_verb_ask, cli_verb
     cli_verb_forget, cli_verb_encode, cli_verb_import, cli_verb_import_locomo, cli_verb_export, cli_verb_bench_ttft,
     cli_verb_bench_compose, cli_verb_bench_encode, cli_verb_bench_remember, cli_verb_bench_scale, cli_verb_eval_recall, cli_verb_eval_fidelity,
     cli_verb_doctor, cli_verb_demo, cli_verb_completion, cli_verb_man, cli_verb_help, cli_verb_fsck, cli_verb_gc, cli_verb_backup, cli_verb_restore, cli_verb_du,
-    cli_verb_rebuild;
+    cli_verb_rebuild, cli_verb_history, cli_verb_update, cli_verb_supersede, cli_verb_pin, cli_verb_unpin;
 
 /* Written by other files of this room; the rest are static beside their rows. */
 int cmd_import_locomo(const cli_args *a);

@@ -20,6 +20,7 @@ typedef struct export {
     inferscale_scope scope;
     FILE *f;
     size_t facts, turns;
+    size_t withdrawn; /* turns left out: imported, they would be found again */
 } export;
 
 static bool write_line(export *x, json_t *o)
@@ -29,14 +30,27 @@ static bool write_line(export *x, json_t *o)
     return ok;
 }
 
-/* The item's members under the names that import reads. */
-static json_t *line_of(const inferscale_item *t)
+/* Is the fact's source turn one that is left out? */
+static bool lost_its_source(export *x, const inferscale_item *t)
 {
+    inferscale_list *turn = NULL;
+    bool lost;
+    if (!x->withdrawn || !t->source_turn) return false;
+    lost = inferscale_show(x->is, &x->scope, t->source_turn, &turn) == INFERSCALE_OK && turn->n && turn->items[0].withdrawn;
+    inferscale_list_free(turn);
+    return lost;
+}
+
+/* The item's members under the names that import reads. */
+static json_t *line_of(export *x, const inferscale_item *t)
+{
+    static const char *const not_read[] = { "kind", "pinned", "expired", "superseded_by" };
     json_t *o = cli_item_json(t, 0), *v;
     const char *name;
     void *next;
     json_object_set_new(o, "type", json_string(t->kind == INFERSCALE_FACTS ? "fact" : "turn"));
-    json_object_del(o, "kind");
+    for (size_t i = 0; i < sizeof not_read / sizeof *not_read; i++) json_object_del(o, not_read[i]);
+    if (lost_its_source(x, t)) json_object_del(o, "source_turn");
     json_object_foreach_safe(o, next, name, v)
     {
         if (json_is_null(v) || (json_is_object(v) && json_object_size(v) == 0)) json_object_del(o, name);
@@ -53,8 +67,12 @@ static inferscale_status write_kind(export *x, int kind, bool *written)
         inferscale_status st = inferscale_ls(x->is, &x->scope, kind, after, PAGE, &list);
         size_t n = st == INFERSCALE_OK ? list->n : 0;
         for (size_t i = 0; i < n && *written; i++) {
-            *written = write_line(x, line_of(&list->items[i]));
             after = list->items[i].id;
+            if (list->items[i].withdrawn) {
+                x->withdrawn++;
+                continue;
+            }
+            *written = write_line(x, line_of(x, &list->items[i]));
             if (kind == INFERSCALE_FACTS) x->facts++;
             else x->turns++;
         }

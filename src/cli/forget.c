@@ -1,4 +1,4 @@
-/* forget.c - `inferscale forget`: text, versions, index rows, embeddings, keys and values. */
+/* forget.c - `inferscale forget`: text, versions, index rows, embeddings, keys and values; and the proof. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -6,58 +6,152 @@
 #include "base/mem.h"
 #include "cli/args.h"
 #include "cli/out.h"
+#include "cli/store.h"
 
 /* True if the person at the terminal types yes. */
-static bool confirmed(const inferscale_scope *s)
+static bool confirmed(const inferscale_scope *s, const char *run)
 {
     char line[16] = "";
-    fprintf(stderr, "Forget everything of %s? This cannot be undone. Type yes: ",
+    fprintf(stderr, "Forget everything of %s%s%s? This cannot be undone. Type yes: ",
             s->user    ? s->user
             : s->agent ? s->agent
             : s->run   ? s->run
-                       : s->app);
+                       : s->app,
+            run && s->user ? ", run " : "", run && s->user ? run : "");
     fflush(stderr);
     if (!fgets(line, sizeof line, stdin)) return false;
     line[strcspn(line, "\r\n")] = '\0';
     return strcmp(line, "yes") == 0;
 }
 
+/* What is asked for, checked. all: everything in the scope. */
+static int check_usage(const cli_args *a, bool *all)
+{
+    bool expired = cli_flag(a, "--expired"), turn = cli_str(a, "--turn", NULL) != NULL, run = cli_str(a, "--run", NULL) != NULL;
+    *all = cli_flag(a, "--all");
+    if (*all && cli_n(a)) return cli_usage(a, "give ids or --all, not both");
+    if (expired && (*all || turn || cli_n(a))) return cli_usage(a, "--expired chooses for itself; leave out ids, --turn and --all");
+    if (turn && (*all || cli_n(a))) return cli_usage(a, "give ids, --turn or --all, not several");
+    if (!*all && !expired && !turn && cli_n(a) == 0) {
+        if (!run) return cli_usage(a, "give the ids of what to forget, --turn ID, --run NAME or --all; `inferscale ls` lists ids");
+        *all = true; /* a run, whole */
+    }
+    for (size_t i = 0; i < cli_n(a); i++) cli_id_at(a, i);
+    cli_int(a, "--turn", 0, 1, INT64_MAX);
+    cli_int(a, "--wait", 10000, 1, 3600000);
+    return CLI_OK;
+}
+
+static json_t *lines(const char *text)
+{
+    json_t *list = json_array();
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        json_array_append_new(list, json_stringn(text, n));
+        text += n + (text[n] == '\n');
+    }
+    return list;
+}
+
+/* reencoded: computed anew by this call (--encode); to_reencode: left for the next encode. */
+static void print_json(const cli_args *a, const inferscale_forget_report *r, inferscale_status st, size_t unknown, uint64_t reencoded,
+                       uint64_t left)
+{
+    json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "forgotten", (json_int_t)r->forgotten, "deleted", (json_int_t)r->forgotten,
+                          "unknown", (json_int_t)unknown, "withdrawn", (json_int_t)r->withdrawn, "segments", (json_int_t)r->segments,
+                          "reencoded", (json_int_t)reencoded, "to_reencode", (json_int_t)left, "pending", (json_int_t)r->pending);
+    if (cli_flag(a, "--prove")) {
+        json_object_set_new(o, "proven", json_boolean(r->proven));
+        json_object_set_new(o, "needles", json_integer((json_int_t)r->needles));
+        json_object_set_new(o, "unsearched", json_integer((json_int_t)r->unsearched));
+        json_object_set_new(o, "scanned_bytes", json_integer((json_int_t)r->scanned_bytes));
+        json_object_set_new(o, "scanned_files", json_integer((json_int_t)r->scanned_files));
+        json_object_set_new(o, "traces", json_integer((json_int_t)r->traces));
+        json_object_set_new(o, "allowed", json_integer((json_int_t)r->allowed));
+        json_object_set_new(o, "traces_at", lines(r->trace_text));
+        json_object_set_new(o, "allowed_at", lines(r->allowed_text));
+    }
+    if (st != INFERSCALE_OK)
+        json_object_set_new(o, "error", json_pack("{s:s,s:o}", "code", inferscale_status_name(st), "message", cli_json_text(inferscale_error())));
+    cli_print_json(o);
+}
+
+static void print_text(const cli_args *a, const inferscale_forget_report *r, size_t unknown, uint64_t left)
+{
+    char size[32];
+    printf("Forgot %llu item%s%s.\n", (unsigned long long)r->forgotten, r->forgotten == 1 ? "" : "s",
+           unknown ? "; the other ids are not in this scope" : "");
+    if (r->withdrawn)
+        printf("%llu source turn%s withdrawn: kept in the record, not found or used any more (--with-turns deletes them).\n",
+               (unsigned long long)r->withdrawn, r->withdrawn == 1 ? "" : "s");
+    if (left)
+        printf("%llu other fact%s lost keys and values that had seen it; `inferscale encode` makes them anew.\n", (unsigned long long)left,
+               left == 1 ? "" : "s");
+    if (!cli_flag(a, "--prove")) return;
+    cli_size(r->scanned_bytes, size);
+    printf("Searched %s in %llu files for %llu pieces of it: %llu traces, %llu hits that other rows account for.\n", size,
+           (unsigned long long)r->scanned_files, (unsigned long long)r->needles, (unsigned long long)r->traces, (unsigned long long)r->allowed);
+    if (r->traces) cli_put_text(stdout, r->trace_text, false);
+    if (r->unsearched) printf("%llu pieces were too short or too uniform to look for.\n", (unsigned long long)r->unsearched);
+}
+
+static int carry_out(const cli_args *a, inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n,
+                     inferscale_forget_options *o)
+{
+    inferscale_forget_report r;
+    inferscale_encode_options e = INFERSCALE_ENCODE_OPTIONS_INIT;
+    inferscale_status st;
+    uint64_t reencoded = 0, left;
+    size_t unknown;
+    cli_progress p;
+    cli_progress_start(&p, "Searching", 0);
+    o->on_progress = cli_progress_at;
+    o->progress_ctx = &p;
+    st = inferscale_forget_with(is, scope, ids, n, o, &r);
+    cli_progress_end(&p);
+    unknown = n > r.forgotten ? n - r.forgotten : 0;
+    left = r.reencode;
+    if (st != INFERSCALE_OK && !r.forgotten) return cli_fail_as(a, st); /* nothing was done */
+    if (st == INFERSCALE_OK && left && cli_flag(a, "--encode")) {
+        st = inferscale_encode(is, scope, &e);
+        reencoded = e.facts_encoded;
+        left -= reencoded < left ? reencoded : left;
+    }
+    if (cli_wants_json(a)) print_json(a, &r, st, unknown, reencoded, left);
+    else print_text(a, &r, unknown, left);
+    if (st == INFERSCALE_OK) return CLI_OK;
+    fprintf(stderr, "inferscale forget: %s\n", inferscale_error());
+    return CLI_FAILED;
+}
+
 static int cmd_forget(const cli_args *a)
 {
     inferscale *is = NULL;
     inferscale_scope scope;
-    inferscale_status st;
-    bool all = cli_flag(a, "--all");
-    size_t n = cli_n(a), deleted = 0;
-    int64_t *ids = NULL;
-    int rc;
-    if (all && n) return cli_usage(a, "give ids or --all, not both");
-    if (!all && n == 0) return cli_usage(a, "give the ids of what to forget, or --all; `inferscale ls` lists ids");
-    for (size_t i = 0; i < n; i++) cli_id_at(a, i);
+    inferscale_forget_options o = INFERSCALE_FORGET_OPTIONS_INIT;
+    bool all = false;
+    size_t n = cli_n(a);
+    int64_t *ids, turn = cli_int(a, "--turn", 0, 1, INT64_MAX);
+    int rc = check_usage(a, &all);
+    if (rc != CLI_OK) return rc;
     cli_scope(a, &scope);
     if (all && !cli_flag(a, "--yes")) {
         if (!isatty(STDIN_FILENO))
-            return cli_usage(a, "--all forgets everything of this owner; add --yes to say that you mean it");
-        if (!confirmed(&scope)) return cli_fail_msg(a, "not confirmed; nothing was forgotten");
+            return cli_usage(a, "--all forgets everything of this owner, --run everything of the run; add --yes to say that you mean it");
+        if (!confirmed(&scope, scope.run)) return cli_fail_msg(a, "not confirmed; nothing was forgotten");
     }
-    rc = cli_open(a, &is);
-    if (rc != CLI_OK) return rc;
     ids = is_calloc(n + 1, sizeof *ids);
-    if (!ids) {
-        inferscale_close(is);
-        return cli_fail_msg(a, "out of memory; close other programs and try again");
-    }
+    if (!ids) return cli_fail_msg(a, "out of memory; close other programs and try again");
     for (size_t i = 0; i < n; i++) ids[i] = cli_id_at(a, i);
-    st = all ? inferscale_forget_all(is, &scope, &deleted) : inferscale_forget(is, &scope, ids, n, &deleted);
-    if (st != INFERSCALE_OK) {
-        rc = cli_fail_as(a, st);
-    } else if (cli_wants_json(a)) {
-        cli_print_json(json_pack("{s:I,s:I}", "deleted", (json_int_t)deleted, "unknown",
-                                 (json_int_t)(all || deleted > n ? 0 : n - deleted)));
-    } else {
-        printf("Forgot %zu %s%s.\n", deleted, deleted == 1 ? "item" : "items",
-               !all && deleted < n ? "; the other ids are not in this scope" : "");
-    }
+    if (turn) ids[n++] = turn;
+    o.all = all;
+    o.expired = cli_flag(a, "--expired");
+    o.with_turns = cli_flag(a, "--with-turns");
+    o.with_facts = turn != 0;
+    o.prove = cli_flag(a, "--prove");
+    o.wait_ms = (uint32_t)cli_int(a, "--wait", 10000, 1, 3600000);
+    rc = cli_open(a, &is);
+    if (rc == CLI_OK) rc = carry_out(a, is, &scope, ids, n, &o);
     is_free(ids);
     inferscale_close(is);
     return rc;
@@ -65,14 +159,25 @@ static int cmd_forget(const cli_args *a)
 
 static const cli_option options[] = {
     { "--all", NULL, "forget everything of this owner (with --agent, --run or --app beside --user: what carries them)" },
+    { "--turn", "ID", "forget a conversation turn and the facts that came from it" },
+    { "--expired", NULL, "forget the facts whose time is over" },
+    { "--with-turns", NULL, "delete the turns that the facts came from, too (else they are withdrawn)" },
+    { "--prove", NULL, "search every file of the store for what was forgotten" },
+    { "--wait", "MS", "how long to wait for questions under way and for readers (default: 10000)" },
+    { "--encode", NULL, "compute the keys and values anew that other facts lost by it" },
     { "--yes", NULL, "do not ask back" },
     { NULL, NULL, NULL },
 };
 
 const cli_verb cli_verb_forget = {
-    "forget", "[ID...]", "Forget facts, turns or everything",
-    "Deletes text, versions, index rows, embeddings, keys and values, and every stored segment whose encoding context held the "
-    "fact. Backups, snapshots and copy-on-write filesystems cannot be reached.\n\n"
-    "Examples:\n  inferscale forget 12 13\n  inferscale forget --all --user anna\n",
+    "forget", "[ID...]", "Forget facts, turns, a run or everything",
+    "Deletes text, versions, index rows, embeddings, keys and values, and every stored segment whose encoding context held it. "
+    "The turn a fact came from is withdrawn: it stays in the record and is not found or used any more. Questions that use it end "
+    "before their next token, in other processes too. --run NAME without ids forgets the run.\n\n"
+    "--prove searches the bank, its log, free pages and every other file of the store, and fails if it finds a piece of it that no "
+    "other row accounts for. Backups, snapshots, copy-on-write filesystems, old blocks of an SSD, swap and core dumps cannot be "
+    "reached.\n\n"
+    "Examples:\n  inferscale forget 12 13\n  inferscale forget 12 --prove --json\n  inferscale forget --turn 7\n"
+    "  inferscale forget --user anna --run r1 --yes\n  inferscale forget --all --user anna\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_forget,
 };

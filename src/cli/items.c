@@ -31,11 +31,15 @@ json_t *cli_item_json(const inferscale_item *t, unsigned with)
         json_object_set_new(o, "expires", cli_json_time(t->expires));
         json_object_set_new(o, "source_turn", t->source_turn ? json_integer(t->source_turn) : json_null());
         json_object_set_new(o, "metadata", metadata ? metadata : json_object());
+        json_object_set_new(o, "pinned", json_boolean(t->pinned));
+        json_object_set_new(o, "expired", json_boolean(t->expired));
+        if (t->superseded_by) json_object_set_new(o, "superseded_by", json_integer(t->superseded_by));
         if (with & CLI_KV) json_object_set_new(o, "kv_ready", json_boolean(t->kv_ready));
     } else {
         set_text(o, "conversation", t->conversation);
         set_text(o, "speaker", t->speaker);
         set_text(o, "external_id", t->external_id);
+        if (t->withdrawn) json_object_set_new(o, "withdrawn", json_true());
     }
     set_text(o, "user", t->user);
     set_text(o, "agent", t->agent);
@@ -59,6 +63,14 @@ static int digits(int64_t v)
         n++;
     }
     return n;
+}
+
+/* What sets an item apart, in front of its text; returns the columns. */
+static int put_marks(const inferscale_item *t)
+{
+    const char *mark = t->withdrawn ? "[withdrawn] " : t->expired ? "[expired] " : t->superseded_by ? "[superseded] " : t->pinned ? "[pinned] " : "";
+    printf("%s%s%s", cli_on(CLI_DIM), mark, cli_off());
+    return (int)strlen(mark);
 }
 
 void cli_items_print(const inferscale_list *list, unsigned with)
@@ -92,6 +104,7 @@ void cli_items_print(const inferscale_list *list, unsigned with)
             fputs(": ", stdout);
             used += cli_text_width(t->speaker) + 2;
         }
+        used += put_marks(t);
         cli_put_cut(stdout, t->text, columns ? (columns - used > 10 ? columns - used : 10) : 0);
         putchar('\n');
     }

@@ -82,7 +82,10 @@ static void print_item(const inferscale_list *list, unsigned with)
     print_time("written", t->write_time);
     if (t->valid_from != t->event_time) print_time("valid from", t->valid_from);
     print_time("valid to", t->valid_to);
-    print_time("expires", t->expires);
+    print_time(t->expired ? "expired" : "expires", t->expires);
+    if (t->superseded_by) printf("  %-12s %lld\n", "superseded by", (long long)t->superseded_by);
+    if (t->pinned) printf("  %-12s %s\n", "pinned", "used by every question");
+    if (t->withdrawn) printf("  %-12s %s\n", "withdrawn", "a fact that came from it was forgotten; it is not used any more");
     if (t->source_turn) printf("  %-12s %lld\n", "source turn", (long long)t->source_turn);
     print_text("conversation", t->conversation);
     print_text("speaker", t->speaker);
@@ -145,6 +148,51 @@ static const cli_option ls_options[] = {
 static const cli_option show_options[] = {
     { "--kv", NULL, "load the model and say whether keys and values are stored" },
     { NULL, NULL, NULL },
+};
+
+/* One line a version: from when until when it held. */
+static void print_versions(const inferscale_list *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        const inferscale_item *t = &list->items[i];
+        char from[32], to[32], written[32];
+        cli_date(t->valid_from ? t->valid_from : t->event_time, from);
+        cli_date(t->valid_to, to);
+        cli_date(t->write_time, written);
+        printf("%s%3d%s  %s to %s  ", cli_on(CLI_CYAN), t->version, cli_off(), from, t->valid_to ? to : "now");
+        cli_put_text(stdout, t->text, true);
+        printf("  %s(written %s)%s\n", cli_on(CLI_DIM), written, cli_off());
+    }
+    if (list->n && list->items[list->n - 1].superseded_by)
+        printf("     then fact %lld\n", (long long)list->items[list->n - 1].superseded_by);
+}
+
+static int cmd_history(const cli_args *a)
+{
+    inferscale *is = NULL;
+    inferscale_scope scope;
+    inferscale_list *list = NULL;
+    inferscale_status st;
+    int rc;
+    if (cli_n(a) != 1) return cli_usage(a, "give the id of one fact; `inferscale ls` lists ids");
+    cli_id_at(a, 0);
+    cli_scope(a, &scope);
+    rc = cli_open(a, &is);
+    if (rc != CLI_OK) return rc;
+    st = inferscale_show(is, &scope, cli_id_at(a, 0), &list);
+    if (st != INFERSCALE_OK) rc = cli_fail_as(a, st);
+    else if (cli_wants_json(a))
+        cli_print_json(json_pack("{s:I,s:o}", "id", (json_int_t)cli_id_at(a, 0), "versions", cli_items_json(list, 0)));
+    else print_versions(list);
+    inferscale_list_free(list);
+    inferscale_close(is);
+    return rc;
+}
+
+const cli_verb cli_verb_history = {
+    "history", "ID", "Show a fact's versions and when each held",
+    "Examples:\n  inferscale history 12\n  inferscale recall \"Where does Anna live?\" --as-of 2023-06-01\n",
+    NULL, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_history,
 };
 
 const cli_verb cli_verb_ls = {

@@ -88,7 +88,13 @@ static is_status remember_facts(const cli_args *a, inferscale *is, const infersc
     if (st == INFERSCALE_OK) st = inferscale_remember(is, scope, facts, t->n, events);
     for (size_t i = 0; i < t->n && st == INFERSCALE_OK; i++) {
         const char *event = cli_event_name(events[i].event);
-        json_array_append_new(list, json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event", event));
+        json_t *o = json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event", event);
+        if (events[i].again) json_object_set_new(o, "again", json_true());
+        if (events[i].same_as) json_object_set_new(o, "same_as", json_integer(events[i].same_as));
+        json_array_append_new(list, o);
+        if (events[i].again) fprintf(stderr, "Fact %lld was forgotten once, and is remembered again.\n", (long long)events[i].id);
+        if (events[i].same_as)
+            fprintf(stderr, "Fact %lld has the same text as fact %lld.\n", (long long)events[i].id, (long long)events[i].same_as);
         if (cli_wants_json(a)) continue;
         printf("%s%6lld%s  %-5s ", cli_on(CLI_CYAN), (long long)events[i].id, cli_off(),
                events[i].event == INFERSCALE_EVENT_NONE ? "known" : "new");
