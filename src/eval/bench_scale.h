@@ -31,7 +31,7 @@ typedef struct bench_scale_pair { double many_ms, alone_ms, ratio; } bench_scale
 
 typedef struct bench_scale_row {
     uint32_t owners, facts, kv_owners, repeats;
-    bench_scale_pair recall;        /* the index is in memory */
+    bench_scale_pair recall;        /* the index is in memory, in the large store among those of 100 owners */
     bench_scale_pair recall_words;  /* the same by words alone */
     bench_scale_pair first_recall;  /* the index is built from the bank first */
     bench_scale_pair ask;           /* plan, composing and one token of the mock: 10 facts from the vault */
