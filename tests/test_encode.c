@@ -258,7 +258,7 @@ static void check_fact(lab *l, const is_policy *policy, int64_t id)
 }
 
 static const char *const all_policies[] = { "alone", "header", "turns:3", "turns:2+source", "facts:4", "cwe:3", "near:4", "page:8",
-                                            "page:5+2", "page:6+0@time", "page:7+3@topic", "company:4", "company:3x2" };
+                                            "page:5+2", "page:6+0@time", "page:7+3@topic", "page:6+2/3", "company:4", "company:3x2" };
 
 static void segments_hold_what_they_say(void **state)
 {
@@ -335,6 +335,36 @@ static void one_that_joins_costs_its_own_tokens(void **state)
     job = encode(l, &policy, ids + 21, 1, 0);
     assert_int_equal(job.tokens_computed, job.tokens_stored); /* the header is still there */
     lab_close(l);
+}
+
+/* page:N/E: about one fact in E has header-only rows too, no other has; they hold what they say, cost their tokens, and are not
+ * made twice. */
+static void some_can_begin_a_plan(void **state)
+{
+    lab *l = open_lab("mock", NULL, NULL, NULL);
+    is_policy with = policy_of("page:8+3/3"), without = policy_of("page:8+3"), header = policy_of("header");
+    int64_t ids[FACTS];
+    is_encode_job job, bare;
+    int n = 0;
+
+    (void)state;
+    remember(l, 0, FACTS, ids);
+    bare = encode(l, &without, ids, FACTS, 0);
+    job = encode(l, &with, ids, FACTS, 0);
+    for (int f = 0; f < FACTS; f++) {
+        size_t rows = n_rows(l, &header, ids[f]);
+
+        assert_int_equal(rows, is_policy_takes_header(&with, ids[f]));
+        if (rows) check_fact(l, &header, ids[f]), n++;
+    }
+    assert_true(n > 0 && n < FACTS);
+    assert_int_equal(job.tokens_stored, bare.tokens_stored);
+    assert_true(job.tokens_computed > bare.tokens_computed);
+    assert_int_equal(encode(l, &with, ids, FACTS, 0).tokens_computed, 0);
+    lab_close(l);
+    n = 0;
+    for (int64_t id = 1; id <= 6000; id++) n += is_policy_takes_header(&with, id);
+    assert_in_range(n, 1900, 2100);
 }
 
 /* ---- Pages --------------------------------------------------------------------------------------------------------------- */
@@ -635,6 +665,7 @@ int main(void)
         cmocka_unit_test(segments_hold_what_they_say),
         cmocka_unit_test(facts_that_come_one_by_one),
         cmocka_unit_test(one_that_joins_costs_its_own_tokens),
+        cmocka_unit_test(some_can_begin_a_plan),
         cmocka_unit_test(pages_are_as_laid_out),
         cmocka_unit_test(a_fact_taken_out_reencodes_what_held_it),
         cmocka_unit_test(what_is_over_is_seen_no_more),

@@ -279,11 +279,11 @@ static void without_memory_there_is_no_memory(void **state)
 static void policies_parse_or_say_what_is_known(void **state)
 {
     static const char *const good[] = { "alone", "header", "turns:1", "turns:5+source", "facts:20", "facts:1000", "cwe:50",
-                                        "near:3", "page:16", "page:16+0", "page:8+3@time", "page:16@topic", "company:10",
+                                        "near:3", "page:16", "page:16+0", "page:8+3@time", "page:16@topic", "page:16/6", "page:8+0/1@time", "company:10",
                                         "company:10x4" };
     static const char *const bad[] = { "", "Alone", "header:1", "turns", "turns:", "turns:0", "facts:-1", "facts:1001", "facts:5x",
                                        "facts:5+source", "facts: 5", "near:", "near:3x2", "page", "page:0", "page:16@", "page:16@size", "page:16+",
-                                       "page:16+x", "page:16+1001", "page:8@time+3", "company:10x", "company:10x0", "company:10x65",
+                                       "page:16+x", "page:16+1001", "page:8@time+3", "page:8/", "page:8/0", "page:8@time/2", "page:8/2+3", "facts:5/2", "company:10x", "company:10x0", "company:10x65",
                                        "company:10@time", "cwe:5+source", "page:000000000000000000000000000016", "turns:99999999999999999999" };
     is_policy p;
 
@@ -297,6 +297,8 @@ static void policies_parse_or_say_what_is_known(void **state)
     assert_int_equal(is_policy_parse("page:16@random", &p), INFERSCALE_OK); /* one policy, one name */
     assert_true(p.kind == IS_POLICY_PAGE && p.order == IS_PAGE_RANDOM && p.w == 16 && p.overlap == 5);
     assert_string_equal(p.name, "page:16");
+    assert_int_equal(is_policy_parse("page:16+3/6@topic", &p), INFERSCALE_OK);
+    assert_true(p.kind == IS_POLICY_PAGE && p.order == IS_PAGE_TOPIC && p.w == 16 && p.overlap == 3 && p.header_one_in == 6);
     assert_int_equal(is_policy_parse("company:10x4", &p), INFERSCALE_OK);
     assert_true(p.kind == IS_POLICY_COMPANY && p.w == 10 && p.passes == 4);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -228,11 +228,39 @@ static is_status encode_together(const is_encoder *enc, const is_partition *p, c
     return INFERSCALE_OK;
 }
 
+static is_status hear_nothing_done(void *ctx, size_t n, const char *what)
+{
+    is_encode_job *job = ctx;
+
+    (void)n;
+    return job->on_facts ? job->on_facts(job->ctx, 0, what) : INFERSCALE_OK;
+}
+
+/* Those of the facts that a plan may begin with get header-only rows as well. Their tokens count as computed, not as stored again. */
+static is_status encode_beginnings(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job)
+{
+    is_encode_job header = { .again = job->again, .on_facts = hear_nothing_done, .ctx = job };
+    int64_t *chosen = is_malloc((n + 1) * sizeof *chosen);
+    is_policy policy;
+    size_t m = 0;
+    is_status st = is_policy_parse("header", &policy);
+
+    if (!chosen) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu facts", n);
+    for (size_t i = 0; i < n; i++)
+        if (is_policy_takes_header(job->policy, ids[i])) chosen[m++] = ids[i];
+    header.policy = &policy;
+    if (st == INFERSCALE_OK && m) st = encode_each(enc, p, chosen, m, &header);
+    job->tokens_computed += header.tokens_computed;
+    is_free(chosen);
+    return st;
+}
+
 is_status is_encode_facts(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job)
 {
     if (!is_engine_geometry(enc->engine))
         return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be stored: %s", is_engine_describe(enc->engine)->why_not);
     if (n == 0) return INFERSCALE_OK;
+    if (job->policy->header_one_in) IS_TRY(encode_beginnings(enc, p, ids, n, job)); /* first: a page that is there is not looked at again */
     if (job->policy->kind == IS_POLICY_PAGE || job->policy->kind == IS_POLICY_COMPANY) return encode_together(enc, p, ids, n, job);
     return encode_each(enc, p, ids, n, job);
 }

@@ -13,7 +13,7 @@ enum { W_MAX = 1000, PAGE_OVERLAP = 5, COMPANY_PASSES = 12, COMPANY_PASSES_MAX =
 static is_status unknown(const char *text)
 {
     return is_fail(INFERSCALE_E_INVALID, "there is no encoding policy \"%.40s\"; use alone, cwe:W, header, turns:W, turns:W+source, "
-                   "facts:W, near:N, page:N, page:N+OVERLAP@ORDER (random, time, topic), company:N or company:NxPASSES, numbers "
+                   "facts:W, near:N, page:N, page:N+OVERLAP/ONE_IN@ORDER (random, time, topic), company:N or company:NxPASSES, numbers "
                    "from 1 to %d", text, W_MAX);
 }
 
@@ -37,8 +37,12 @@ static bool page_tail(const char *s, is_policy *out)
     out->overlap = PAGE_OVERLAP;
     if (*s == '+') {
         s++;
-        if (s[0] == '0' && (s[1] == 0 || s[1] == '@')) out->overlap = 0, s++;
+        if (s[0] == '0' && (s[1] == 0 || s[1] == '/' || s[1] == '@')) out->overlap = 0, s++;
         else if ((out->overlap = number(&s, W_MAX)) == 0) return false;
+    }
+    if (*s == '/') {
+        s++;
+        if ((out->header_one_in = number(&s, W_MAX)) == 0) return false;
     }
     for (int i = 0; i < 3; i++)
         if (strcmp(s, orders[i]) == 0) {
@@ -98,6 +102,13 @@ is_status is_policy_parse(const char *text, is_policy *out)
     }
     memset(out, 0, sizeof *out);
     return unknown(text);
+}
+
+bool is_policy_takes_header(const is_policy *policy, int64_t fact_id)
+{
+    uint64_t h = (uint64_t)fact_id * 0x9e3779b97f4a7c15u; /* Fibonacci hashing: neighbouring ids spread evenly */
+
+    return policy->header_one_in > 0 && (h >> 33) % policy->header_one_in == 0;
 }
 
 /* ---- Contexts ------------------------------------------------------------------------------------------------------------ */

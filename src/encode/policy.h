@@ -8,7 +8,9 @@
  *   facts:W      header + the W facts before it in the partition
  *   near:N       header + the N nearest facts by their embeddings, the nearest last
  *   page:N       header + overlap + the facts before it in a page of at most N facts that are encoded in one pass (page.c).
- *                page:N+O: an overlap of O facts; @random (what page:N means), @time, @topic: which facts share a page
+ *                page:N+O: an overlap of O facts; @random (what page:N means), @time, @topic: which facts share a page.
+ *                page:N+O/E: one fact in E (is_policy_takes_header) also gets rows behind the bare header, so that a plan over
+ *                several facts can begin with one of them, exactly (plan.h)
  *   company:N    the mean of its rows over the company it keeps: joint passes of a fact and the N facts that its own text finds,
  *                in random order (company.c). company:NxM: over at most M passes a fact
  *
@@ -33,11 +35,15 @@ typedef struct is_policy {
     bool with_source;        /* turns */
     is_page_order order;     /* page */
     uint32_t overlap;        /* page */
+    uint32_t header_one_in;  /* page: E; 0 = none */
     uint32_t passes;         /* company: at most so many a fact */
     char name[32];           /* as written, without what says the default */
 } is_policy;
 
 is_status is_policy_parse(const char *text, is_policy *out); /* E_INVALID names the known ones */
+
+/* Is the fact among those that get header-only rows too? Chosen by a hash, not by order: a partition's facts come in any. */
+bool is_policy_takes_header(const is_policy *policy, int64_t fact_id);
 
 /* What encoding works with; all borrowed. */
 typedef struct is_encoder {

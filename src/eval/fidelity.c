@@ -169,13 +169,22 @@ static is_status copy(const is_tokens *from, is_tokens *to)
     return INFERSCALE_OK;
 }
 
-/* Gives the plan's first stored fact its rows behind the bare header. */
-static is_status exact_first(study *s, is_planned *planned)
+/* The order of all arms follows the first policy that gives header-only rows to some facts. */
+static bool may_begin(const study *s, int64_t fact_id)
+{
+    for (size_t p = 0; p < s->o->n_policies; p++)
+        if (s->o->policies[p].policy.header_one_in) return is_policy_takes_header(&s->o->policies[p].policy, fact_id);
+    return false;
+}
+
+/* Gives the plan's first stored fact its rows behind the bare header, if the policy made them. */
+static is_status exact_first(study *s, const fidelity_variant *policy, is_planned *planned)
 {
     const is_plan *plan = is_planned_plan(planned);
     const size_t at = is_planned_first(planned);
 
     if (at == plan->n_parts) return INFERSCALE_OK;
+    if (!policy->first_exact && !is_policy_takes_header(&policy->policy, plan->parts[at].fact_id)) return INFERSCALE_OK;
     for (size_t i = 0; i < s->n_facts; i++)
         if (s->facts[i].fact.id == plan->parts[at].fact_id) return is_planned_replace(planned, at, s->facts[i].segments[s->header]);
     return is_fail(INFERSCALE_E_INTERNAL, "a plan holds a fact that was not retrieved");
@@ -201,6 +210,7 @@ static is_status plan_new(study *s, const asked *q, const uint32_t *order, int p
 
         facts[i].id = from->fact.id;
         facts[i].version = from->fact.version;
+        facts[i].exact_first = !order && may_begin(s, from->fact.id); /* a reordering is free */
         st = copy(&from->fact.tokens, &facts[i].tokens);
         if (st == INFERSCALE_OK && policy != NO_POLICY) facts[i].segment = is_segment_ref(from->segments[s->of[policy]]);
     }
@@ -212,7 +222,7 @@ static is_status plan_new(study *s, const asked *q, const uint32_t *order, int p
         st = is_fail(INFERSCALE_E_CONTEXT, "%u facts do not fit into a context of %u tokens; use a smaller --k or larger --ctx",
                      s->o->k, info->n_ctx);
     }
-    if (st == INFERSCALE_OK && policy != NO_POLICY && s->o->policies[policy].first_exact) st = exact_first(s, *out);
+    if (st == INFERSCALE_OK && policy != NO_POLICY) st = exact_first(s, &s->o->policies[policy], *out);
     if (st != INFERSCALE_OK) {
         is_planned_free(*out);
         *out = NULL;

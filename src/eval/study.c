@@ -32,7 +32,7 @@ is_status study_kinds(study *s)
     IS_TRY(is_policy_parse("header", &header));
     for (size_t p = 0; p < s->o->n_policies; p++) {
         s->of[p] = add_kind(s, &s->o->policies[p].policy);
-        wants_header = wants_header || s->o->policies[p].first_exact;
+        wants_header = wants_header || s->o->policies[p].first_exact || s->o->policies[p].policy.header_one_in;
     }
     if (wants_header) s->header = add_kind(s, &header);
     return INFERSCALE_OK;
