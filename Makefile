@@ -119,8 +119,9 @@ PLUGIN_LIBS  := -lsodium -lxxhash -lpthread -lm
 LLAMA_OBJS   := $(call objs,$(LLAMA_SRC) $(SHARED_SRC)) $(patsubst %.cpp,$(OUT)/obj/%.o,$(LLAMA_CXX))
 $(OUT)/libinferscale-llama.so: $(LLAMA_OBJS) src/plugin.map $(LLAMA_STAMP)
 	$(PLUGIN_LINK) $(LLAMA_LIBS) -lstdc++ $(PLUGIN_LIBS)
-# The one that is installed finds libllama beside itself.
-$(OUT)/install/libinferscale-llama.so: $(LLAMA_OBJS) src/plugin.map $(LLAMA_STAMP)
+# The one that is installed finds libllama beside itself. (No folder here is called install: with build/release in PATH make would take
+# it for the program.)
+$(OUT)/staged/libinferscale-llama.so: $(LLAMA_OBJS) src/plugin.map $(LLAMA_STAMP)
 	@mkdir -p $(@D)
 	$(PLUGIN_LINK) $(LLAMA_LINK) -Wl,-rpath,'$$ORIGIN' -lstdc++ $(PLUGIN_LIBS)
 $(OUT)/libinferscale-mock.so: $(call objs,$(MOCK_SRC) $(SHARED_SRC)) src/plugin.map
@@ -152,7 +153,7 @@ $(LSUPPORT): $(call objs,$(LTSUP_SRC))
 	ar rcs $@ $^
 # These run the program.
 $(OUT)/tests/test_kill: | $(BIN) $(OUT)/libinferscale-mock.so
-$(OUT)/tests/test_cli $(OUT)/tests/test_cli_store $(OUT)/tests/test_cli_first: | $(BIN) $(OUT)/libinferscale-mock.so
+$(OUT)/tests/test_cli $(OUT)/tests/test_cli_store $(OUT)/tests/test_cli_first $(OUT)/tests/test_cli_maintain $(OUT)/tests/test_cli_change: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
@@ -242,40 +243,52 @@ PLUGDIR := $(LIBDIR)/inferscale
 INCDIR  := $(DESTDIR)$(PREFIX)/include
 MANDIR  := $(DESTDIR)$(PREFIX)/share/man/man1
 COMPDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+ZSHDIR  := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 DATADIR := $(DESTDIR)$(PREFIX)/share/inferscale
 DOCDIR  := $(DESTDIR)$(PREFIX)/share/doc/inferscale
 LLAMA_SONAMES := libllama.so.0 libggml.so.0 libggml-base.so.0 libggml-cpu.so.0
 
-$(OUT)/install/inferscale.1: $(BIN)
+$(OUT)/staged/inferscale.1: $(BIN)
 	@mkdir -p $(@D)
 	$(BIN) man > $@.tmp && mv $@.tmp $@
-$(OUT)/install/inferscale.bash: $(BIN)
+$(OUT)/staged/inferscale.bash $(OUT)/staged/inferscale.zsh $(OUT)/staged/inferscale.fish: $(BIN)
 	@mkdir -p $(@D)
-	$(BIN) completion bash > $@.tmp && mv $@.tmp $@
-$(OUT)/install/inferscale.pc: scripts/inferscale.pc.in Makefile
+	$(BIN) completion $(patsubst .%,%,$(suffix $@)) > $@.tmp && mv $@.tmp $@
+$(OUT)/staged/inferscale.pc: scripts/inferscale.pc.in Makefile
 	@mkdir -p $(@D)
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@.tmp && mv $@.tmp $@
-.PHONY: $(OUT)/install/inferscale.pc
+.PHONY: $(OUT)/staged/inferscale.pc
 
-install: all $(OUT)/install/libinferscale-llama.so $(OUT)/install/inferscale.1 $(OUT)/install/inferscale.bash \
-         $(OUT)/install/inferscale.pc
-	install -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(DATADIR) $(DOCDIR)
-	install -m 755 $(BIN) $(BINDIR)/
-	install -m 755 $(LIB_SO) $(LIBDIR)/
+INSTALL := install
+install: all $(OUT)/staged/libinferscale-llama.so $(OUT)/staged/inferscale.1 $(OUT)/staged/inferscale.bash \
+         $(OUT)/staged/inferscale.zsh $(OUT)/staged/inferscale.fish $(OUT)/staged/inferscale.pc
+	$(INSTALL) -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(ZSHDIR) $(FISHDIR) $(DATADIR) $(DOCDIR)/docs/results
+	$(INSTALL) -m 755 $(BIN) $(BINDIR)/
+	$(INSTALL) -m 755 $(LIB_SO) $(LIBDIR)/
 	ln -sf libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.so
-	install -m 644 $(LIB_A) $(LIBDIR)/
-	install -m 755 $(OUT)/install/libinferscale-llama.so $(filter-out %/libinferscale-llama.so,$(PLUGINS)) $(PLUGDIR)/
-	for l in $(LLAMA_SONAMES); do install -m 755 $(LLAMA_DIR)/lib/$$l $(PLUGDIR)/ || exit 1; done
-	install -m 644 include/inferscale.h $(INCDIR)/
-	install -m 644 $(OUT)/install/inferscale.pc $(LIBDIR)/pkgconfig/
-	install -m 644 $(OUT)/install/inferscale.1 $(MANDIR)/
-	install -m 644 $(OUT)/install/inferscale.bash $(COMPDIR)/inferscale
-	install -m 644 LICENSE NOTICE THIRD-PARTY.md CHANGELOG.md $(DOCDIR)/
-	install -m 644 data/demo.jsonl data/demo-questions.txt $(DATADIR)/
+	$(INSTALL) -m 644 $(LIB_A) $(LIBDIR)/
+	$(INSTALL) -m 755 $(OUT)/staged/libinferscale-llama.so $(filter-out %/libinferscale-llama.so,$(PLUGINS)) $(PLUGDIR)/
+	for l in $(LLAMA_SONAMES); do $(INSTALL) -m 755 $(LLAMA_DIR)/lib/$$l $(PLUGDIR)/ || exit 1; done
+	$(INSTALL) -m 644 include/inferscale.h $(INCDIR)/
+	$(INSTALL) -m 644 $(OUT)/staged/inferscale.pc $(LIBDIR)/pkgconfig/
+	$(INSTALL) -m 644 $(OUT)/staged/inferscale.1 $(MANDIR)/
+	$(INSTALL) -m 644 $(OUT)/staged/inferscale.bash $(COMPDIR)/inferscale
+	$(INSTALL) -m 644 $(OUT)/staged/inferscale.zsh $(ZSHDIR)/_inferscale
+	$(INSTALL) -m 644 $(OUT)/staged/inferscale.fish $(FISHDIR)/
+	$(INSTALL) -m 644 LICENSE NOTICE THIRD-PARTY.md CHANGELOG.md README.md $(DOCDIR)/
+	$(INSTALL) -m 644 $(wildcard docs/*.md docs/*.svg) $(DOCDIR)/docs/
+	$(INSTALL) -m 644 $(wildcard docs/results/*) $(DOCDIR)/docs/results/
+	$(INSTALL) -m 644 data/demo.jsonl data/demo-questions.txt $(DATADIR)/
+	@# The loader's cache, where it is ours to make; under DESTDIR that is the package's business.
+	@if [ -n '$(DESTDIR)' ]; then echo 'Installed under $(DESTDIR). Run ldconfig when it has come to its place.'; \
+	elif ldconfig 2>/dev/null && ldconfig -p | grep -qF '$(LIBDIR)/libinferscale.so'; then echo 'Installed. Programs linked with -linferscale find it.'; \
+	else echo 'Installed. The loader does not look in $(LIBDIR): link with -Wl,-rpath,$(LIBDIR), or add it to ld.so.conf and run ldconfig.'; fi
 
 uninstall:
 	rm -f $(BINDIR)/inferscale $(LIBDIR)/libinferscale.so $(LIBDIR)/libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.a
 	rm -f $(INCDIR)/inferscale.h $(LIBDIR)/pkgconfig/inferscale.pc $(MANDIR)/inferscale.1 $(COMPDIR)/inferscale
+	rm -f $(ZSHDIR)/_inferscale $(FISHDIR)/inferscale.fish
 	rm -rf $(PLUGDIR) $(DATADIR) $(DOCDIR)
 
 clean:
