@@ -3,11 +3,7 @@
  *   #include <inferscale.h>
  *   #include <stdio.h>
  *
- *   static int print(void *ctx, const char *text, size_t len)      // one piece of the answer; 0 = go on
- *   {
- *       (void)ctx;
- *       return fwrite(text, 1, len, stdout) != len;
- *   }
+ *   static int print(void *out, const char *text, size_t len) { return fwrite(text, 1, len, out) != len; } // a piece; 0 = go on
  *
  *   int main(int argc, char **argv)
  *   {
@@ -15,30 +11,31 @@
  *       inferscale_options opt = INFERSCALE_OPTIONS_INIT;
  *       inferscale_scope anna = { .user = "anna" };
  *       inferscale_fact fact = { .text = "Anna is allergic to peanuts.", .event_time = 1714521600 };
- *       inferscale_event event;
  *       inferscale_ask_options ask = INFERSCALE_ASK_OPTIONS_INIT;
  *       inferscale_answer *answer = NULL;
  *
- *       opt.home = argv[1];                                         // a folder of its own
- *       opt.model = argc > 2 ? argv[2] : NULL;                      // a GGUF file; NULL = the default model
+ *       if (argc < 2) return fprintf(stderr, "Usage: remember FOLDER [MODEL.gguf]\n"), 2;
+ *       opt.home = argv[1];                              // a folder of its own
+ *       opt.model = argc > 2 ? argv[2] : NULL;           // a GGUF file; NULL = the default model
  *       ask.on_text = print;
- *       if (inferscale_open(&is, &opt) != INFERSCALE_OK ||
- *           inferscale_remember(is, &anna, &fact, 1, &event) != INFERSCALE_OK ||
- *           inferscale_encode(is, &anna, NULL) != INFERSCALE_OK ||  // compute the fact's keys and values once
- *           inferscale_ask(is, &anna, "Which food is Anna allergic to?", &ask, &answer) != INFERSCALE_OK)
- *           fprintf(stderr, "%s\n", inferscale_error());
- *       else
- *           printf("\n(%u tokens computed, %u injected)\n", answer->tokens_computed, answer->tokens_injected);
+ *       ask.text_ctx = stdout;
+ *       int failed = inferscale_open(&is, &opt) || inferscale_remember(is, &anna, &fact, 1, NULL) ||
+ *                    inferscale_encode(is, &anna, NULL) || // compute the fact's keys and values once
+ *                    inferscale_ask(is, &anna, "Which food is Anna allergic to?", &ask, &answer);
+ *       if (failed) fprintf(stderr, "%s\n", inferscale_error());
+ *       else printf("\n(%u tokens computed, %u injected)\n", answer->tokens_computed, answer->tokens_injected);
  *       inferscale_answer_free(answer);
  *       inferscale_close(is);
- *       return 0;
+ *       return failed;
  *   }
  *
- * Link with -linferscale (pkg-config: inferscale).
+ * Link with -linferscale (pkg-config --cflags --libs inferscale). If the program does not find libinferscale.so.0 when it runs, it was
+ * installed where the loader does not look: run ldconfig, or link with -Wl,-rpath,$(pkg-config --variable=libdir inferscale) as well.
  *
  * HOW IT WORKS. A fact's keys and values (KV) are computed once, after an encoding context, and kept without position in the
  * vault. To answer, the facts that matter are found, their keys rotated to the positions they get in this prompt, and the rows
- * written into the engine's KV cache; only the question is computed. See docs/design.md.
+ * written into the engine's KV cache; only the question is computed. See docs/design.md (installed
+ * in share/doc/inferscale, as all of docs/ named here).
  *
  * CAVEATS. Injected KV is an approximation: facts did not attend to one another. It is never mixed with exact cached prefixes.
  * Every answer says what was injected (inferscale_answer.tokens_injected) and why not if it was not (fallback). Keys and values
@@ -134,7 +131,7 @@ typedef struct inferscale_options {
     size_t struct_size;       /* sizeof(inferscale_options) */
     const char *home;         /* folder of bank and vault; NULL = $INFERSCALE_HOME, else $XDG_DATA_HOME/inferscale, else ~/.local/share/inferscale */
     const char *model;        /* GGUF path or installed name; NULL = the default model. Opened at first use. */
-    const char *embedder;     /* GGUF path, installed name, or http(s)://host/v1 for an OpenAI-style endpoint; NULL = default */
+    const char *embedder;     /* GGUF path, installed name, or http(s)://HOST/v1#MODEL for an OpenAI-style endpoint; NULL = default */
     const char *embedder_key; /* API key for an HTTP embedder; NULL = $INFERSCALE_EMBEDDER_KEY */
     const char *engine;       /* engine plug-in: "llama" (NULL) or "mock" */
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
@@ -187,11 +184,13 @@ typedef struct inferscale_fact {
     const char *metadata;    /* a JSON object; NULL = {} */
 } inferscale_fact;
 
+/* inferscale_remember reports ADD or NONE. UPDATE and DELETE are what inferscale_update, inferscale_supersede and inferscale_forget do,
+ * which say so by their result: they are here for those who keep a log of events. */
 enum { INFERSCALE_EVENT_ADD = 1, INFERSCALE_EVENT_UPDATE = 2, INFERSCALE_EVENT_DELETE = 3, INFERSCALE_EVENT_NONE = 4 };
 
 typedef struct inferscale_event {
     int64_t id;   /* the fact's id */
-    int event;    /* INFERSCALE_EVENT_*; NONE = the same text is already there (id is its id) */
+    int event;    /* INFERSCALE_EVENT_ADD; or _NONE: the same text is already there (id is its id) */
     int again;    /* 1 = a text that was forgotten once, and is remembered now because you said so; it may be extracted again too */
     int64_t same_as; /* another fact of this owner with the same text, which did not make this one superfluous; 0 = none */
 } inferscale_event;
@@ -341,7 +340,11 @@ INFERSCALE_API inferscale_status inferscale_recall(inferscale *is, const infersc
 INFERSCALE_API inferscale_status inferscale_ls(inferscale *is, const inferscale_scope *scope, int kinds, int64_t after_id,
                                                size_t limit, inferscale_list **out);
 
-/* One item with all its versions, oldest first (facts) or the turn. E_NOTFOUND if it is not in this scope. */
+/* One item with all its versions, oldest first (facts) or the turn. Versions of a fact hold one after the other: after an update the older
+ * one's valid_to is the newer one's valid_from (if it was to end earlier, that stays), and the last one's is what was given, 0 = open. A
+ * version that began no earlier than the one that replaced it was corrected: its valid_to is its valid_from, it never held. A fact
+ * that was superseded has no new version; the valid_to of its last one is the other fact's valid_from, and superseded_by its id.
+ * E_NOTFOUND if it is not in this scope. */
 INFERSCALE_API inferscale_status inferscale_show(inferscale *is, const inferscale_scope *scope, int64_t id, inferscale_list **out);
 
 /* ---- Encode -------------------------------------------------------------------------------------------------------------- */
@@ -446,7 +449,8 @@ typedef struct inferscale_answer {
     char *text;
     const char *finish;    /* "stop", "length" or "cancelled"; static */
     int mode;              /* what was really done; differs from what was asked only with fallback set */
-    char *fallback;        /* why facts were computed instead of injected, or facts left out; "" if nothing of the kind */
+    char *fallback;        /* why facts were computed instead of injected, or left out, or that nothing is remembered for this
+                              owner; "" if nothing of the kind */
     inferscale_used *facts; /* in prompt order (best last in its group) */
     size_t n_facts;
     size_t n_dropped;      /* facts found but left out because the context is full (the worst ones) */

@@ -109,11 +109,11 @@ static void refuses_wrong_usage(void **state)
         "remember x --ram 3Q",
         "import",
         "import a b",
-        "export --json",
         "export a b",
         "ls x",
         "chat x",
         "encode x",
+        "encode --stage second",
         "doctor x",
         "demo x",
         "demo --costs 0",
@@ -246,6 +246,10 @@ static void remembers_from_everywhere(void **state)
     assert_int_equal(number_at("facts_encoded"), 0);
     sh("$IS encode --engine mock --json --again");
     assert_int_equal(number_at("facts_encoded"), 6);
+    sh("$IS encode --engine mock --json --stage refine --refine near:2"); /* and a copy behind the bare header */
+    assert_int_equal(number_at("facts_encoded"), 12);
+    sh("$IS encode --engine mock --json --stage all --refine near:2");
+    assert_int_equal(number_at("facts_encoded"), 0);
 }
 
 static void scopes_stay_apart(void **state)

@@ -115,7 +115,12 @@ static void export_fails_whole(void **state)
     expect_error("FAILED", "missing/x.jsonl cannot be written");
     sh("$IS export > /dev/full");
     expect_code(1);
-    sh("$IS export keep.jsonl && head -c 8 keep.jsonl && ls");
+    sh("$IS export keep.jsonl --json");
+    expect_code(1);
+    expect_error("FAILED", "--force");
+    sh("cat keep.jsonl");
+    assert_string_equal(last.out, "old\n");
+    sh("$IS export --force keep.jsonl && head -c 8 keep.jsonl && ls");
     expect_in(last.out, "{\"type\"");
     assert_null(strstr(last.out, ".tmp."));
 }

@@ -179,7 +179,7 @@ static is_status drop_embeddings(is_bank *b, const is_partition *p, int64_t id)
 
 static is_status no_such_fact(int64_t id)
 {
-    return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; list the facts for their ids", (long long)id);
+    return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; `inferscale ls` (inferscale_ls) lists the ids", (long long)id);
 }
 
 /* E_NOTFOUND unless it is a fact of the partition. */

@@ -207,7 +207,7 @@ is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, infersc
     st = collect(&q, *out);
     bank_unlock(b);
     if (st == INFERSCALE_OK && (*out)->n == 0)
-        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; list it for the ids", (long long)id);
+        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; `inferscale ls` (inferscale_ls) lists the ids", (long long)id);
     return hand_over(st, out);
 }
 

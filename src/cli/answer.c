@@ -9,19 +9,33 @@
 #include "cli/out.h"
 #include "cli/store.h"
 
-inferscale_status cli_load(inferscale *is, const inferscale_scope *scope, const inferscale_ask_options *ask,
+/* A search by meaning makes it load. */
+static inferscale_status search_by_meaning(inferscale *is, const inferscale_scope *scope)
+{
+    inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
+    inferscale_list *list = NULL;
+    inferscale_status st;
+    o.k = 1;
+    o.method = INFERSCALE_DENSE;
+    st = inferscale_recall(is, scope, "load", &o, &list);
+    inferscale_list_free(list);
+    return st;
+}
+
+inferscale_status cli_load_embedder(const cli_args *a, inferscale *is, const inferscale_scope *scope)
+{
+    return cli_str(a, "--embedder", NULL) ? search_by_meaning(is, scope) : INFERSCALE_OK;
+}
+
+inferscale_status cli_load(const cli_args *a, inferscale *is, const inferscale_scope *scope, const inferscale_ask_options *ask,
                            inferscale_model_info *info, double *ms)
 {
     double t0 = is_now_ms();
     inferscale_status st = inferscale_model(is, info);
     if (st == INFERSCALE_OK && ask->mode != INFERSCALE_MODE_NONE &&
         !(ask->recall && ask->recall->method == INFERSCALE_LEXICAL)) {
-        inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
-        inferscale_list *list = NULL;
-        o.k = 1;
-        o.method = INFERSCALE_DENSE;
-        (void)inferscale_recall(is, scope, "load", &o, &list);
-        inferscale_list_free(list);
+        inferscale_status searched = search_by_meaning(is, scope);
+        if (cli_str(a, "--embedder", NULL)) st = searched;
     }
     *ms = is_now_ms() - t0;
     return st;

@@ -13,9 +13,13 @@ void cli_answer_facts(FILE *f, inferscale *is, const inferscale_scope *scope, co
 void cli_answer_stats(FILE *f, const inferscale_answer *answer);
 
 /* Loads the model and, for what the options will search, the embedder, so that an answer's times are those of answering.
- * *ms = what loading took. A missing embedder is no failure here: the answer says that it was found by words. */
-inferscale_status cli_load(inferscale *is, const inferscale_scope *scope, const inferscale_ask_options *ask,
+ * *ms = what loading took. A missing embedder is no failure here, unless --embedder
+ * named it: the answer says that it was found by words. */
+inferscale_status cli_load(const cli_args *a, inferscale *is, const inferscale_scope *scope, const inferscale_ask_options *ask,
                            inferscale_model_info *info, double *ms);
+
+/* The embedder that --embedder names, loaded: INFERSCALE_OK also if it names none, or if there is no memory to search. */
+inferscale_status cli_load_embedder(const cli_args *a, inferscale *is, const inferscale_scope *scope);
 
 /* Streams to stdout: harmless text on a terminal, the bytes as they are elsewhere. For inferscale_ask_options.on_text. */
 int cli_stream(void *ctx, const char *text, size_t len);

@@ -79,6 +79,14 @@ const cli_verb *cli_find_verb(const cli_verb *const *verbs, int argc, char **arg
     return NULL;
 }
 
+bool cli_is_group(const cli_verb *const *verbs, const char *word)
+{
+    size_t n = strlen(word);
+    for (size_t i = 0; verbs[i]; i++)
+        if (strncmp(verbs[i]->name, word, n) == 0 && verbs[i]->name[n] == ' ') return true;
+    return false;
+}
+
 /* ---- Did you mean -------------------------------------------------------------------------------------------------------- */
 
 enum { WORD_MAX = 40 };
@@ -158,12 +166,9 @@ void cli_unknown_verb(const cli_verb *const *verbs, int argc, char **argv, char 
     name_list l = { { "--help", "--version" }, 2 };
     char both[2 * WORD_MAX + 2];
     const char *near = NULL;
-    bool is_group = false;
-    for (size_t i = 0; verbs[i]; i++) {
-        size_t n = strlen(argv[0]);
+    bool is_group = cli_is_group(verbs, argv[0]);
+    for (size_t i = 0; verbs[i]; i++)
         if (l.n < sizeof l.names / sizeof *l.names) l.names[l.n++] = verbs[i]->name;
-        if (strncmp(verbs[i]->name, argv[0], n) == 0 && verbs[i]->name[n] == ' ') is_group = true;
-    }
     if (argc > 1 && strlen(argv[0]) <= WORD_MAX && strlen(argv[1]) <= WORD_MAX) {
         snprintf(both, sizeof both, "%s %s", argv[0], argv[1]);
         near = cli_nearest(both, l.names, l.n);
@@ -194,6 +199,14 @@ void cli_args_free(cli_args *a)
 
 static bool is_help(const char *s) { return strcmp(s, "--help") == 0 || strcmp(s, "-h") == 0; }
 
+/* Whose memory it is, and where it is, is not guessed: --user "$NAME" of a script whose NAME is not set is a mistake. */
+static bool must_say_something(const cli_option *o)
+{
+    for (const cli_option *s = cli_group_options(CLI_SCOPE); s && s->name; s++)
+        if (s == o) return true;
+    return strcmp(o->name, "--home") == 0;
+}
+
 /* One word that begins with a dash; *i advances over a value that stands apart. */
 static int parse_option(cli_args *a, int argc, char **argv, int *i, char *message, size_t cap)
 {
@@ -218,6 +231,10 @@ static int parse_option(cli_args *a, int argc, char **argv, int *i, char *messag
             return CLI_USAGE;
         }
         value = argv[++*i];
+    }
+    if (o->arg && must_say_something(o) && is_utf8_blank(value, strlen(value))) {
+        snprintf(message, cap, "%s is empty; give a name, or leave the option out", o->name);
+        return CLI_USAGE;
     }
     a->given[a->n_given++] = (given){ o, value };
     if (strcmp(o->name, "--json") == 0) a->json = true;
@@ -264,6 +281,8 @@ int cli_args_parse(const cli_verb *verb, int argc, char **argv, cli_args **out, 
     return CLI_OK;
 }
 
+bool cli_blank(const char *s) { return is_utf8_blank(s, strlen(s)); }
+bool cli_has(const cli_args *a, const char *option) { return find_option(a->verb, option, strlen(option)) != NULL; }
 bool cli_wants_help(const cli_args *a) { return a->help; }
 bool cli_wants_json(const cli_args *a) { return a->json; }
 

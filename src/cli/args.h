@@ -19,6 +19,9 @@ void cli_each_option(const cli_verb *verb, void (*each)(void *ctx, const cli_opt
 /* The verb that argv[0..argc) begins with, two-word names first ("bench ttft"); *used = words taken. NULL if there is none. */
 const cli_verb *cli_find_verb(const cli_verb *const *verbs, int argc, char **argv, int *used);
 
+/* True if word is the first of two-word verbs ("bench"). */
+bool cli_is_group(const cli_verb *const *verbs, const char *word);
+
 /* The name nearest to word among names[n], if it is near enough to be a typing error (distance <= a third of its length,
  * transpositions count once); else NULL. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
@@ -29,6 +32,8 @@ const char *cli_nearest(const char *word, const char *const *names, size_t n);
  * UTF-8. */
 int cli_args_parse(const cli_verb *verb, int argc, char **argv, cli_args **out, char *message, size_t cap);
 void cli_args_free(cli_args *a);
+/* True if the verb takes the option: what asks for others' values must know. */
+bool cli_has(const cli_args *a, const char *option);
 bool cli_wants_help(const cli_args *a);
 bool cli_wants_json(const cli_args *a);
 
@@ -46,6 +51,8 @@ int64_t cli_time(const cli_args *a, const char *option);
 int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback);
 /* A JSON object as text, checked; NULL if it was not given. */
 const char *cli_json_object(const cli_args *a, const char *option);
+/* True if the text says nothing: such a question is refused before anything is loaded. */
+bool cli_blank(const char *s);
 /* A positional as an id > 0. */
 int64_t cli_id_at(const cli_args *a, size_t i);
 

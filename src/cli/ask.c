@@ -102,6 +102,7 @@ static int cmd_ask(const cli_args *a)
     double load_ms;
     int rc;
     if (cli_n(a) != 1) return cli_usage(a, "give one question, in quotes");
+    if (cli_blank(cli_at(a, 0))) return cli_usage(a, "the question is empty; ask something");
     cli_ask_options(a, &o, &filters);
     cli_scope(a, &scope);
     if (!cli_wants_json(a)) o.on_text = cli_stream;
@@ -112,7 +113,7 @@ static int cmd_ask(const cli_args *a)
         inferscale_close(is);
         return rc;
     }
-    st = cli_load(is, &scope, &o, &info, &load_ms);
+    st = cli_load(a, is, &scope, &o, &info, &load_ms);
     if (st == INFERSCALE_OK) st = inferscale_ask(is, &scope, cli_at(a, 0), &o, &answer);
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);

@@ -27,7 +27,8 @@ static const char details[] = "Composes the segments of a prompt into an engine'
                               "alone. Without --model the cache has the shape of SmolLM2-135M and its rows are random; with it "
                               "the shape is the model's.\n"
                               "\n"
-                              "    inferscale bench compose --segments 20 --json";
+                              "Examples:\n"
+                              "  inferscale bench compose --segments 20 --json";
 
 static int print_json(const inferscale_model_info *info, const bench_compose_options *o, const bench_compose_row *rows)
 {

@@ -16,7 +16,7 @@ static const cli_option options[] = {
     { "--batch", "N", "spans captured in one call (default: 16)" },
     { "--seed", "N", "of the invented facts and the order of the runs (default: 1)" },
     { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
-    { "--embedder", "WHAT", "for near, company and page:N@topic: a GGUF file, an installed name, or http(s)://HOST/v1" },
+    { "--embedder", "WHAT", "for near, company and page:N@topic: " CLI_EMBEDDER_HELP },
     { NULL, NULL, NULL },
 };
 
@@ -30,7 +30,8 @@ static const char details[] =
     "together is faster. With --threads 1 it is the processor's time, which neighbours on a busy machine do not lengthen; else the\n"
     "wall's.\n"
     "\n"
-    "    inferscale bench encode --threads 1 --policy header,page:16 --json";
+    "Examples:\n"
+    "  inferscale bench encode --threads 1 --policy header,page:16 --json";
 
 typedef struct list { char *text; const char *names[BENCH_ENCODE_POLICIES]; size_t n; } list;
 

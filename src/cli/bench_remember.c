@@ -11,7 +11,7 @@ static const cli_option options[] = {
     { "--max-tokens", "N", "longest answer in tokens (default: 8)" },
     { "--seed", "N", "of the invented facts, the order and when questions come (default: 1)" },
     { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
-    { "--embedder", "WHAT", "a GGUF file, an installed name, or http(s)://HOST/v1" },
+    { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { NULL, NULL, NULL },
 };
 
@@ -21,7 +21,8 @@ static const char details[] =
     "Questions alternate between idle (encoder and writer stand still) and loaded (both in the midst of their work). The store is a\n"
     "throw-away folder under $TMPDIR: set it to the disk that is meant.\n"
     "\n"
-    "    inferscale bench remember --threads 1 --json";
+    "Examples:\n"
+    "  inferscale bench remember --threads 1 --json";
 
 static int print_json(const inferscale_model_info *info, const bench_remember_options *o, const bench_remember_result *r)
 {

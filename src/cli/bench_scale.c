@@ -24,8 +24,9 @@ static const char details[] =
     "model is needed. Then the same calls are made in both, interleaved; medians and their ratio are printed: 1 means that\n"
     "other owners cost nothing. Memory is measured in a process of its own.\n"
     "\n"
-    "    inferscale bench scale --json\n"
-    "    inferscale bench scale --owners 50 --facts 200";
+    "Examples:\n"
+    "  inferscale bench scale --json\n"
+    "  inferscale bench scale --owners 50 --facts 200";
 
 typedef struct named { const char *name, *json; const bench_scale_pair *pair; } named;
 

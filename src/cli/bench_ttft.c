@@ -19,7 +19,7 @@ static const cli_option options[] = {
     { "--question", "TEXT", "the question (default: an invented one; 28 tokens with what closes the prompt)" },
     { "--seed", "N", "of the invented facts and the order of the arms (default: 1)" },
     { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
-    { "--embedder", "WHAT", "a GGUF file, an installed name, or http(s)://HOST/v1" },
+    { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { NULL, NULL, NULL },
 };
 
@@ -35,7 +35,8 @@ static const char details[] =
     "Rows come for three states of the vault: ram, page_cache (RAM tier emptied before every round), cold (the files dropped\n"
     "from the operating system's cache too, as far as it does so).\n"
     "\n"
-    "    inferscale bench ttft --k 0,5,10,20,50,100 --threads 1 --json";
+    "Examples:\n"
+    "  inferscale bench ttft --k 0,5,10,20,50,100 --threads 1 --json";
 
 /* ---- What is remembered -------------------------------------------------------------------------------------------------- */
 

@@ -45,6 +45,9 @@ static int command(session *s, const char *line)
     if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return -1;
     if (strcmp(line, "/help") == 0) {
         fputs(help_text, stderr);
+    } else if (strcmp(line, "/remember") == 0 || (strncmp(line, "/remember ", 10) == 0 && cli_blank(line + 10))) {
+        fprintf(stderr, "Say what: /remember TEXT\n");
+        return CLI_FAILED;
     } else if (strncmp(line, "/remember ", 10) == 0) {
         return remember(s, line + 10);
     } else if (strcmp(line, "/facts") != 0 && strcmp(line, "/stats") != 0) {
@@ -128,7 +131,7 @@ static int cmd_chat(const cli_args *a)
     if (!cli_wants_json(a)) s.ask.on_text = cli_stream;
     rc = cli_open_background(a, &s.is);
     if (rc != CLI_OK) return rc;
-    st = cli_load(s.is, &s.scope, &s.ask, &info, &load_ms);
+    st = cli_load(a, s.is, &s.scope, &s.ask, &info, &load_ms);
     if (st == INFERSCALE_OK) st = inferscale_chat_open(s.is, &s.scope, &s.chat);
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);

@@ -65,7 +65,8 @@ int cli_open_background(const cli_args *a, inferscale **out);   /* the same with
 char *cli_model_path(const char *name);
 char *cli_embedder_path(const char *name);
 
-/* A progress bar on stderr, only if it is a terminal; usable as inferscale_progress_fn with ctx = cli_progress*. */
+/* A progress bar on stderr; where that is no terminal a line every 10 seconds, so that a log shows life. Usable as
+ * inferscale_progress_fn with ctx = cli_progress*. */
 typedef struct cli_progress { const char *title; double started_ms, drawn_ms; uint64_t done, total; bool tty; } cli_progress;
 void cli_progress_start(cli_progress *p, const char *title, uint64_t total);
 int cli_progress_at(void *ctx, uint64_t done, uint64_t total, const char *what);
@@ -80,6 +81,9 @@ int cli_print_json(json_t *object);                 /* one line on stdout; steal
 /* JSON values: text as a string (bytes that are not UTF-8 become U+FFFD), a time as ISO 8601 or null for 0. */
 json_t *cli_json_text(const char *s);
 json_t *cli_json_time(int64_t epoch);
+
+/* The model's name with the name of its file, which tells apart those whose name is only "smollm2 135m": "NAME (FILE)". Returns out. */
+const char *cli_model_shown(const inferscale_model_info *info, char out[192]);
 
 /* The head of every report: {"machine", "model", "weights", "commit", "date", "seed", "rows": []}; info may be NULL. */
 json_t *cli_report(const inferscale_model_info *info, uint64_t seed);

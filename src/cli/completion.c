@@ -15,7 +15,11 @@ static const struct { const char *option, *words; } values[] = {
     { "--stage", "first refine all" },
 };
 
-static void put_name(void *ctx, const cli_option *o, unsigned group) { printf(" %s", o->name); }
+static void put_name(void *ctx, const cli_option *o, unsigned group)
+{
+    printf(" %s", o->name);
+    if (o->name[1] != '-') printf(" -%s", o->name); /* -k is --k, too */
+}
 
 /* The second words of two-word verbs that begin with first. */
 static void put_second_words(const char *first, size_t n)
@@ -109,7 +113,10 @@ static const char *value_words(const char *option)
 static void put_zsh_option(void *ctx, const cli_option *o, unsigned group)
 {
     const char *words = o->arg ? value_words(o->name) : NULL;
-    printf(" \\\n        '%s%s[", o->name, o->arg && o->name[1] == '-' ? "=" : "");
+    if (o->name[1] == '-')
+        printf(" \\\n        '%s%s[", o->name, o->arg ? "=" : "");
+    else
+        printf(" \\\n        {%s,-%s=}'[", o->name, o->name);
     put_quoted(o->help, true);
     fputc(']', stdout);
     if (words) printf(":value:(%s)", words);
@@ -171,7 +178,10 @@ static void put_fish_option(void *ctx, const cli_option *o, unsigned group)
     const char *words = o->arg ? value_words(o->name) : NULL;
     printf("complete -c inferscale -n '");
     put_fish_condition(v);
-    printf(o->name[1] == '-' ? "' -l %s -d '" : "' -s %s -d '", o->name + (o->name[1] == '-' ? 2 : 1));
+    if (o->name[1] == '-')
+        printf("' -l %s -d '", o->name + 2);
+    else
+        printf("' -s %s -l %s -d '", o->name + 1, o->name + 1);
     put_quoted(o->help, false);
     printf("'%s", o->arg ? " -r" : "");
     if (words) printf(" -f -a '%s'", words);
@@ -206,7 +216,7 @@ static int cmd_completion(const cli_args *a)
     else if (strcmp(shell, "zsh") == 0) put_zsh();
     else if (strcmp(shell, "fish") == 0) put_fish();
     else if ((near = cli_nearest(shell, shells, 3)) != NULL)
-        return cli_usage(a, "there is no script for \"%.40s\"; did you mean %s?", shell, near);
+        return cli_usage(a, "there is no script for \"%.40s\"; did you mean %s? There are bash, zsh and fish", shell, near);
     else return cli_usage(a, "there is no script for \"%.40s\"; there are bash, zsh and fish", shell);
     return CLI_OK;
 }

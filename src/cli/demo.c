@@ -89,7 +89,7 @@ static int remember(demo *d, const char *path)
     json_t *encoded = NULL;
     FILE *f = fopen(path, "rb");
     double t0 = is_now_ms(), stored_ms;
-    char a[32], b[32], c[32];
+    char a[32], b[32], c[32], n[64];
     int rc;
     if (!f) return cli_fail_msg(d->a, "%s cannot be read: %s; check the path", path, strerror(errno));
     cli_import_run(d->is, &d->scope, f, "Remembering", &i);
@@ -103,7 +103,7 @@ static int remember(demo *d, const char *path)
         cli_ms(json_real_value(json_object_get(encoded, "ms")), b);
         cli_count((uint64_t)json_integer_value(json_object_get(encoded, "tokens_stored")), c);
         if (rc == CLI_OK && d->talk)
-            printf("Remembered %zu facts in %s; encoded %s tokens in %s, once.\n\n", i.facts, a, c, b);
+            printf("Remembered %s in %s; encoded %s tokens in %s, once.\n\n", cli_n_of(i.facts, "fact", n), a, c, b);
     }
     json_decref(encoded);
     cli_import_free(&i);
@@ -141,7 +141,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static inferscale_status measure_k(demo *d, demo_k *row)
+static inferscale_status measure_k(demo *d, demo_k *row, cli_progress *p)
 {
     enum { RUNS_MAX = 99 };
     double ms[2][RUNS_MAX];
@@ -159,6 +159,7 @@ static inferscale_status measure_k(demo *d, demo_k *row)
             }
             inferscale_answer_free(answer);
         }
+        cli_progress_at(p, p->done + 1, p->total, NULL);
     }
     if (st != INFERSCALE_OK) return st;
     for (int arm = 0; arm < 2; arm++) qsort(ms[arm], (size_t)d->runs, sizeof **ms, by_value);
@@ -182,15 +183,21 @@ static inferscale_status questions(demo *d)
     return st;
 }
 
+static void announce_costs(const demo *d)
+{
+    printf("Measuring what k facts cost, k =");
+    for (size_t i = 0; i < d->n_ks; i++) printf("%s %lld", i ? "," : "", (long long)d->ks[i].k);
+    printf(": %lld runs of each, both ways. This takes a while.\n\n", (long long)d->runs);
+    fflush(stdout);
+}
+
 static inferscale_status costs(demo *d)
 {
     inferscale_status st = INFERSCALE_OK;
     cli_progress p;
-    cli_progress_start(&p, "Measuring", d->n_ks);
-    for (size_t i = 0; i < d->n_ks && st == INFERSCALE_OK; i++) {
-        st = measure_k(d, &d->ks[i]);
-        cli_progress_at(&p, i + 1, d->n_ks, NULL);
-    }
+    if (d->talk) announce_costs(d);
+    cli_progress_start(&p, "Measuring", d->n_ks * (uint64_t)d->runs);
+    for (size_t i = 0; i < d->n_ks && st == INFERSCALE_OK; i++) st = measure_k(d, &d->ks[i], &p);
     cli_progress_end(&p);
     if (st == INFERSCALE_OK && d->talk) demo_print_k(d->ks, d->n_ks, d->runs);
     return st;
@@ -198,14 +205,14 @@ static inferscale_status costs(demo *d)
 
 static void print_method(const demo *d)
 {
-    char line[600];
+    char line[800], shown[192];
     snprintf(line, sizeof line,
              "Both columns see the same tokens in the same order; only who computed the facts' keys and values differs. TTFT "
              "is from the question "
              "to the first token, embedding it and searching included. The header is cached in both, the facts' keys and "
              "values are in memory, and "
              "an untimed run came first. %s, %s weights, %u thread%s.",
-             d->model.name, d->model.weights, d->model.n_threads, d->model.n_threads == 1 ? "" : "s");
+             cli_model_shown(&d->model, shown), d->model.weights, d->model.n_threads, d->model.n_threads == 1 ? "" : "s");
     fputs(cli_on(CLI_DIM), stdout);
     cli_put_wrapped(stdout, line, cli_columns() ? cli_columns() : 80, 0);
     fputs(cli_off(), stdout);
@@ -241,6 +248,7 @@ static int show(demo *d, const char *data)
     if (st == INFERSCALE_OK) st = costs(d);
     if (st != INFERSCALE_OK) return cli_fail_as(d->a, st);
     if (d->talk) print_method(d);
+    if (d->talk) demo_print_next();
     return print_json(d);
 }
 
@@ -305,7 +313,7 @@ static const cli_option options[] = {
     { "--data", "FILE", "other facts, as JSON Lines" },
     { "--questions", "FILE", "other questions, one a line" },
     { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
-    { "--embedder", "WHAT", "a GGUF file, an installed name, or http(s)://HOST/v1" },
+    { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--embedder-key", "KEY", "API key of an HTTP embedder" },
     { NULL, NULL, NULL },
 };
@@ -313,6 +321,7 @@ static const cli_option options[] = {
 const cli_verb cli_verb_demo = {
     "demo", "", "See memory answered without prefilling it",
     "Remembers an invented person's facts in a store of its own, asks three questions both ways, and measures what k facts "
-    "cost. The last line is one JSON object.\n\nExamples:\n  inferscale demo\n  inferscale demo --costs 10,50 --runs 11\n",
+    "cost. The last line is one JSON object; with --json it is the only one.\n\n"
+    "Examples:\n  inferscale demo\n  inferscale demo --costs 10,50 --runs 11\n",
     options, CLI_MODEL | CLI_JSON, cmd_demo,
 };

@@ -17,6 +17,8 @@ typedef struct demo_k { int64_t k; uint32_t facts, fact_tokens; double kv_ms, te
 void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t number, const char *question, const demo_pair *p);
 /* What is paid at each k, with bars. */
 void demo_print_k(const demo_k *rows, size_t n, int64_t runs);
+/* What to type next, with the program as it is called from here. */
+void demo_print_next(void);
 /* {answer, ttft_ms, tokens_computed, tokens_injected, mode, fallback, facts} */
 json_t *demo_answer_json(const inferscale_answer *answer);
 

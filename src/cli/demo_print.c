@@ -1,6 +1,9 @@
 /* demo_print.c - the demo's tables. */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "cli/demo.h"
@@ -125,6 +128,39 @@ void demo_print_k(const demo_k *rows, size_t n, int64_t runs)
     }
     putchar('\n');
     fflush(stdout);
+}
+
+/* How this program is called from the folder the shell is in: by its name if that finds it, else by its path. */
+static void program_name(char *out, size_t cap)
+{
+    char exe[4096], here[4096], found[4400];
+    const char *path = getenv("PATH");
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    snprintf(out, cap, "inferscale");
+    if (n <= 0) return;
+    exe[n] = '\0';
+    while (path && *path) {
+        size_t len = strcspn(path, ":");
+        char real[PATH_MAX];
+        snprintf(found, sizeof found, "%.*s/inferscale", (int)(len < 4096 ? len : 4096), path);
+        if (realpath(found, real) && strcmp(real, exe) == 0) return;
+        path += len + (path[len] == ':');
+    }
+    if (getcwd(here, sizeof here) && strncmp(exe, here, strlen(here)) == 0 && exe[strlen(here)] == '/')
+        snprintf(out, cap, "%s", exe + strlen(here) + 1);
+    else
+        snprintf(out, cap, "%s", exe);
+}
+
+void demo_print_next(void)
+{
+    char program[4096];
+    program_name(program, sizeof program);
+    printf("%sNext%s: a memory of your own (kept in ~/.local/share/inferscale unless --home or $INFERSCALE_HOME says otherwise)\n",
+           cli_on(CLI_BOLD), cli_off());
+    printf("   %s remember \"Anna is allergic to peanuts.\" --user anna\n", program);
+    printf("   %s ask \"Which food is Anna allergic to?\" --user anna --stats\n", program);
+    printf("   %s --help\n\n", program);
 }
 
 json_t *demo_answer_json(const inferscale_answer *r)

@@ -40,9 +40,10 @@ static void say(visit *v, const char *name, mark m, const char *fmt, ...)
 
 static void check_cpu(visit *v, json_t *report)
 {
-    char cpu[64];
+    char cpu[64], cores[64];
     is_cpu_model(cpu);
-    say(v, "CPU", is_cpu_simd() == IS_SIMD_SCALAR ? WARN : OK, "%s, %u cores, kernels use %s%s", cpu, is_cpu_physical_cores(),
+    say(v, "CPU", is_cpu_simd() == IS_SIMD_SCALAR ? WARN : OK, "%s, %s, kernels use %s%s", cpu,
+        cli_n_of(is_cpu_physical_cores(), "core", cores),
         is_cpu_simd_name(is_cpu_simd()), is_cpu_simd() == IS_SIMD_SCALAR ? "; a CPU with AVX2 is several times faster" : "");
     json_object_set_new(report, "cpu",
                         json_pack("{s:o,s:I,s:s}", "model", cli_json_text(cpu), "cores", (json_int_t)is_cpu_physical_cores(),
@@ -53,7 +54,7 @@ static void check_store(visit *v, inferscale *is, json_t *report)
 {
     inferscale_store_info s;
     inferscale_status st = inferscale_store(is, 1, &s);
-    char bank[32], vault[32], ram[32], facts[32], turns[32];
+    char bank[32], vault[32], ram[32], facts[64], turns[64], owners[64], segments[64];
     if (st != INFERSCALE_OK) {
         say(v, "store", BAD, "%s", inferscale_error());
         return;
@@ -61,15 +62,17 @@ static void check_store(visit *v, inferscale *is, json_t *report)
     cli_size(s.bank_bytes, bank);
     cli_size(s.vault_bytes, vault);
     cli_size(s.ram_bytes_budget, ram);
-    cli_count(s.n_facts, facts);
-    cli_count(s.n_turns, turns);
+    cli_n_of(s.n_facts, "fact", facts);
+    cli_n_of(s.n_turns, "turn", turns);
+    cli_n_of(s.n_partitions, "owner", owners);
+    cli_n_of(s.n_segments, "segment", segments);
     say(v, "store", OK, "%s", s.home);
     say(v, "bank", s.sqlite_ok ? OK : BAD,
-        s.sqlite_ok ? "%s facts and %s turns of %llu owners; %s; schema %d; quick check passed"
-                    : "%s facts and %s turns of %llu owners; %s; schema %d; the quick check FAILED: export what can "
+        s.sqlite_ok ? "%s and %s of %s; %s; schema %d; quick check passed"
+                    : "%s and %s of %s; %s; schema %d; the quick check FAILED: export what can "
                       "be read, and restore a backup",
-        facts, turns, (unsigned long long)s.n_partitions, bank, s.schema_version);
-    say(v, "vault", OK, "%llu segments, %s; up to %s of them in memory", (unsigned long long)s.n_segments, vault, ram);
+        facts, turns, owners, bank, s.schema_version);
+    say(v, "vault", OK, "%s, %s; up to %s of them in memory", segments, vault, ram);
     json_object_set_new(report, "store",
                         json_pack("{s:o,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "home", cli_json_text(s.home), "schema_version",
                                   s.schema_version, "quick_check", s.sqlite_ok, "partitions", (json_int_t)s.n_partitions,
@@ -122,7 +125,9 @@ static void check_embedder(visit *v, inferscale *is, const inferscale_options *o
 
 static json_t *model_json(const inferscale_model_info *m)
 {
-    json_t *o = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:b,s:o}", "name", cli_json_text(m->name), "arch",
+    char shown[192];
+    json_t *o = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:b,s:o}", "name", cli_json_text(m->name), "shown",
+                          cli_json_text(cli_model_shown(m, shown)), "arch",
                           cli_json_text(m->arch), "weights", cli_json_text(m->weights), "path", cli_json_text(m->path),
                           "engine", cli_json_text(m->engine), "fingerprint", cli_json_text(m->fingerprint), "can_inject",
                           m->can_inject, "flash_attention", m->flash_attention, "why_not", cli_json_text(m->why_not));
@@ -149,19 +154,20 @@ static void check_model(visit *v, inferscale *is, json_t *report)
 {
     inferscale_model_info m;
     inferscale_status st = inferscale_model(is, &m);
-    char params[32], kv[32];
+    char params[32], kv[32], threads[64], layers[64], planes[64], shown[192];
     if (st != INFERSCALE_OK) {
         say(v, "model", BAD, "%s", inferscale_error());
         return;
     }
     cli_count(m.n_params, params);
     cli_size(m.kv_bytes_per_token, kv);
-    say(v, "engine", OK, "%s, %u threads", m.engine, m.n_threads);
-    say(v, "model", OK, "%s, %s, %s weights, %s parameters, context %u of %u", m.name, m.arch, m.weights, params, m.n_ctx,
+    say(v, "engine", OK, "%s, %s", m.engine, cli_n_of(m.n_threads, "thread", threads));
+    say(v, "model", OK, "%s, %s, %s weights, %s parameters, context %u of %u", cli_model_shown(&m, shown), m.arch, m.weights, params, m.n_ctx,
         m.n_ctx_train);
     if (m.path[0]) say(v, "file", OK, "%s", m.path);
     if (m.can_inject) {
-        say(v, "geometry", OK, "%u layers, %u planes, %s of keys and values a token", m.n_layers, m.n_planes, kv);
+        say(v, "geometry", OK, "%s, %s, %s of keys and values a token", cli_n_of(m.n_layers, "layer", layers),
+            cli_n_of(m.n_planes, "plane", planes), kv);
         if (m.selftest_noise > 0 || m.selftest_kl > 0)
             say(v, "self-test", OK, "injected against prefill: KL %.2g (the same text in other batches: %.2g)", m.selftest_kl,
                 m.selftest_noise);
@@ -182,13 +188,15 @@ static void check_model(visit *v, inferscale *is, json_t *report)
 static void check_backlog(visit *v, inferscale *is, json_t *report)
 {
     inferscale_encoder_state s = INFERSCALE_ENCODER_STATE_INIT;
+    char facts[64];
 
     if (inferscale_encode_status(is, NULL, &s) != INFERSCALE_OK) {
         say(v, "backlog", BAD, "%s", inferscale_error());
         return;
     }
-    say(v, "backlog", s.n_unencoded ? WARN : OK, "%llu facts wait for KV%s%s", (unsigned long long)s.n_unencoded,
-        s.model_known ? "" : " of any model", s.n_unencoded ? "; `inferscale encode` or a running chat does them" : "");
+    say(v, "backlog", s.n_unencoded ? WARN : OK, "%s %s for KV%s%s", cli_n_of(s.n_unencoded, "fact", facts),
+        s.n_unencoded == 1 ? "waits" : "wait", s.model_known ? "" : " of any model",
+        s.n_unencoded ? "; `inferscale encode` or a running chat does them" : "");
     json_object_set_new(report, "backlog", cli_encoder_json(&s));
 }
 

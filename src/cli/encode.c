@@ -25,7 +25,7 @@ static int cmd_encode(const cli_args *a)
     inferscale_status st;
     cli_progress p;
     double t0 = is_now_ms(), ms;
-    char stored[32], computed[32], took[32];
+    char stored[32], computed[32], took[32], facts[64];
     int rc;
     if (cli_n(a)) return cli_usage(a, "takes no arguments; it encodes everything of the owner that lacks it");
     o.stage = stage_of(cli_str(a, "--stage", "first"));
@@ -52,10 +52,10 @@ static int cmd_encode(const cli_args *a)
                                  (json_int_t)o.facts_encoded, "tokens_stored",
                                  (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms));
     else
-        printf("Encoded %llu facts in %s: %s tokens stored, %s computed.\n", (unsigned long long)o.facts_encoded, took, stored,
-               computed);
+        printf("Encoded %s in %s: %s tokens stored, %s computed.\n", cli_n_of(o.facts_encoded, "fact", facts), took, stored, computed);
     if (st == INFERSCALE_OK && o.facts_left && !cli_wants_json(a))
-        printf("%llu facts could not be encoded now and are served as text.\n", (unsigned long long)o.facts_left);
+        printf("%s could not be encoded now and %s served as text.\n", cli_n_of(o.facts_left, "fact", facts),
+               o.facts_left == 1 ? "is" : "are");
     inferscale_close(is);
     return rc;
 }
@@ -74,10 +74,15 @@ const cli_verb cli_verb_encode = {
     "Safe to interrupt: what is done is kept. Encoding comes in two stages: the first (--policy) computes each fact about\n"
     "once, the second (--refine) takes the time for many passes and stores a second copy for the fact that comes first in a\n"
     "prompt. Answers take the best rows there are. Policies:\n"
-    "  page:N     facts encoded together, N a page, with an overlap of 5 facts (page:N+O@ORDER; random, time or topic)\n"
-    "  header     behind the memory header only; facts:W, turns:W, near:N: and W facts or turns before it, N nearest facts\n"
-    "  company:N  the mean of a fact's rows over passes with the N facts that its text finds (company:NxPASSES)\n"
-    "  alone, cwe:W  without the header: nothing, or W turns of the conversation\n"
+    "  page:N     facts encoded together, N a page, with an overlap of 5 facts\n"
+    "             (page:N+O@ORDER; random, time or topic)\n"
+    "  header     behind the memory header only\n"
+    "  facts:W    behind the header and the W facts before it\n"
+    "  turns:W    behind the header and the W turns before its source turn\n"
+    "  near:N     behind the header and the N nearest facts\n"
+    "  company:N  the mean of a fact's rows over passes with the N facts that its\n"
+    "             text finds (company:NxPASSES)\n"
+    "  alone      without the header: nothing; cwe:W: W turns of the conversation\n"
     "\nExamples:\n  inferscale encode --user anna\n  inferscale encode --user anna --stage refine\n"
     "  inferscale encode --user anna --policy near:3\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_encode,

@@ -31,12 +31,14 @@ json_t *cli_encoder_json(const inferscale_encoder_state *s)
 
 static void print_state(const inferscale_encoder_state *s)
 {
-    printf("%llu items wait for an embedding, %llu facts for KV%s", (unsigned long long)s->n_unembedded,
-           (unsigned long long)s->n_unencoded, s->model_known ? "" : " of any model (none could be loaded)");
+    char items[64], facts[64];
+
+    printf("%s %s for an embedding, %s for KV%s", cli_n_of(s->n_unembedded, "item", items), s->n_unembedded == 1 ? "waits" : "wait",
+           cli_n_of(s->n_unencoded, "fact", facts), s->model_known ? "" : " of any model (none could be loaded)");
     if (s->n_unrefined) printf(", %llu for the second stage", (unsigned long long)s->n_unrefined);
     printf(".\n");
     if (s->lag_s > 0) printf("The oldest has waited for %.0f s.\n", s->lag_s);
-    if (s->n_passed) printf("%llu are too long for the model and are served as text.\n", (unsigned long long)s->n_passed);
+    if (s->n_passed) printf("Too long for the model, and served as text: %llu.\n", (unsigned long long)s->n_passed);
     if (s->last_error[0]) printf("Last failure: %s\n", s->last_error);
 }
 

@@ -43,7 +43,8 @@ static const char details[] =
     "\n"
     "Ctrl-C ends it with the questions done so far.\n"
     "\n"
-    "    inferscale eval fidelity --data locomo10.json --conversation conv-26 --policy alone,header,facts:5";
+    "Examples:\n"
+    "  inferscale eval fidelity --data locomo10.json --conversation conv-26 --policy alone,header,facts:5";
 
 /* ---- Arguments ----------------------------------------------------------------------------------------------------------- */
 

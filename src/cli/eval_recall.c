@@ -150,7 +150,7 @@ static const cli_option options[] = {
     {"--threads", "N", "of the embedder (default: physical cores)"},
     {"--lexical-only", NULL, "without an embedder"},
     {"--engine", "NAME", "engine plug-in that embeds: llama (default) or mock"},
-    {"--embedder", "WHAT", "GGUF file, installed name, or http(s)://host/v1#MODEL"},
+    {"--embedder", "WHAT", CLI_EMBEDDER_HELP},
     {"--embedder-key", "KEY", "API key of an HTTP embedder (better: $INFERSCALE_EMBEDDER_KEY)"},
     {NULL, NULL, NULL},
 };
@@ -160,6 +160,6 @@ const cli_verb cli_verb_eval_recall = {
     "Remembers each conversation of a LoCoMo file in a temporary store (turns, and observations as facts), asks its\n"
     "questions, and counts which part of the evidence turns the k best results credit: a turn credits itself, an observation\n"
     "the turns it cites. Stores turns, facts and both; methods lexical, dense and fused; categories 1-4 together, and each.\n\n"
-    "Example:\n  inferscale eval recall --data locomo10.json --k 10,50 --json\n",
+    "Examples:\n  inferscale eval recall --data locomo10.json --k 10,50 --json\n",
     options, CLI_JSON, cmd_eval_recall,
 };

@@ -94,11 +94,18 @@ static int write_all(const cli_args *a, export *x, const char *path)
     return CLI_OK;
 }
 
+/* True if there is something under this name and nobody said that it is to be replaced. */
+static bool in_the_way(const cli_args *a, const char *path)
+{
+    struct stat sb;
+    return !cli_flag(a, "--force") && stat(path, &sb) == 0;
+}
+
 /* Writes beside path and renames, so that a failed export leaves an older one as it was. Private, as the text is. */
 static int export_file(const cli_args *a, export *x, const char *path)
 {
     is_buf b = IS_BUF_INIT;
-    char *tmp;
+    char *tmp, facts[64], turns[64];
     int fd, rc;
     is_buf_fmt(&b, "%s.tmp.%ld", path, (long)getpid());
     tmp = is_buf_take(&b);
@@ -119,7 +126,7 @@ static int export_file(const cli_args *a, export *x, const char *path)
         cli_print_json(json_pack("{s:o,s:I,s:I}", "file", cli_json_text(path), "facts", (json_int_t)x->facts, "turns",
                                  (json_int_t)x->turns));
     else if (rc == CLI_OK)
-        fprintf(stderr, "Exported %zu facts and %zu turns to %s.\n", x->facts, x->turns, path);
+        fprintf(stderr, "Exported %s and %s to %s.\n", cli_n_of(x->facts, "fact", facts), cli_n_of(x->turns, "turn", turns), path);
     return rc;
 }
 
@@ -130,8 +137,7 @@ static int cmd_export(const cli_args *a)
     int rc;
     if (cli_n(a) > 1) return cli_usage(a, "give at most one file");
     if (path && strcmp(path, "-") == 0) path = NULL;
-    if (!path && cli_wants_json(a))
-        return cli_usage(a, "--json reports on a written file; give FILE, or leave out --json for JSON Lines");
+    if (path && in_the_way(a, path)) return cli_fail_msg(a, "%s is there already; give another name, or --force to replace it", path);
     cli_scope(a, &x.scope);
     rc = cli_open(a, &x.is);
     if (rc != CLI_OK) return rc;
@@ -145,10 +151,16 @@ static int cmd_export(const cli_args *a)
     return rc;
 }
 
+static const cli_option options[] = {
+    { "--force", NULL, "replace FILE if it is there" },
+    { NULL, NULL, NULL },
+};
+
 const cli_verb cli_verb_export = {
     "export", "[FILE]", "Export facts and turns as JSON Lines",
     "Turns first, then facts with their current text, times, metadata and attributes; `inferscale import` brings them back "
-    "with new ids. Older versions, embeddings, keys and values are not in it: the latter two are computed again.\n\n"
+    "with new ids. Without FILE the lines go to the standard output, with --json, too: they are JSON, and only an error is an object of its "
+    "own. Older versions, embeddings, keys and values are not in it: the latter two are computed again.\n\n"
     "Examples:\n  inferscale export --user anna anna.jsonl\n",
-    NULL, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_export,
+    options, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_export,
 };

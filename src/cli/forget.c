@@ -71,6 +71,8 @@ static void print_json(const cli_args *a, const inferscale_forget_report *r, inf
         json_object_set_new(o, "traces_at", lines(r->trace_text));
         json_object_set_new(o, "allowed_at", lines(r->allowed_text));
     }
+    if (unknown)
+        json_object_set_new(o, "message", json_string("the unknown ids are not in this memory; inferscale ls lists the ids"));
     if (st != INFERSCALE_OK)
         json_object_set_new(o, "error", json_pack("{s:s,s:o}", "code", inferscale_status_name(st), "message", cli_json_text(inferscale_error())));
     cli_print_json(o);
@@ -78,9 +80,12 @@ static void print_json(const cli_args *a, const inferscale_forget_report *r, inf
 
 static void print_text(const cli_args *a, const inferscale_forget_report *r, size_t unknown, uint64_t left)
 {
-    char size[32];
-    printf("Forgot %llu item%s%s.\n", (unsigned long long)r->forgotten, r->forgotten == 1 ? "" : "s",
-           unknown ? "; the other ids are not in this scope" : "");
+    char size[32], items[64];
+    if (unknown && !r->forgotten)
+        printf("Nothing was forgotten: %s in this memory; `inferscale ls` lists the ids.\n", unknown == 1 ? "the id is not" : "none of the ids is");
+    else
+        printf("Forgot %s%s.\n", cli_n_of(r->forgotten, "item", items),
+               unknown ? "; the other ids are not in this memory (`inferscale ls` lists the ids)" : "");
     if (r->withdrawn)
         printf("%llu source turn%s withdrawn: kept in the record, not found or used any more (--with-turns deletes them).\n",
                (unsigned long long)r->withdrawn, r->withdrawn == 1 ? "" : "s");

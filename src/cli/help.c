@@ -54,14 +54,23 @@ typedef struct option_list {
     bool titled;
 } option_list;
 
+void cli_option_title(const cli_option *o, char out[80])
+{
+    const char *space = o->arg ? " " : "", *arg = o->arg ? o->arg : "";
+    if (o->name[1] == '-')
+        snprintf(out, 80, "%s%s%s", o->name, space, arg);
+    else
+        snprintf(out, 80, "%s, -%s%s%s", o->name, o->name, space, arg);
+}
+
 static void print_option(void *ctx, const cli_option *o, unsigned group)
 {
     option_list *l = ctx;
     char left[80];
+    cli_option_title(o, left);
     if (!l->titled || group != l->group) fprintf(l->f, "\n%s:\n", cli_group_title(group));
     l->titled = true;
     l->group = group;
-    snprintf(left, sizeof left, "%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
     print_row(l->f, left, 24, o->help);
 }
 
@@ -89,6 +98,24 @@ static void print_details(FILE *f, const char *s)
     }
 }
 
+static void print_second_words(FILE *f, const char *word)
+{
+    size_t n = strlen(word);
+    fputs("\nCommands:\n", f);
+    for (size_t i = 0; cli_verbs[i]; i++)
+        if (strncmp(cli_verbs[i]->name, word, n) == 0 && cli_verbs[i]->name[n] == ' ')
+            print_row(f, cli_verbs[i]->name, 16, cli_verbs[i]->summary);
+}
+
+bool cli_print_group_help(FILE *f, const char *word)
+{
+    if (!cli_is_group(cli_verbs, word)) return false;
+    fprintf(f, "Usage: inferscale %s COMMAND [OPTIONS] [ARGUMENTS]\n", word);
+    print_second_words(f, word);
+    fprintf(f, "\n`inferscale %s COMMAND --help` explains a command.\n", word);
+    return true;
+}
+
 void cli_print_verb_help(FILE *f, const cli_verb *verb)
 {
     option_list l = { f, 0, false };
@@ -100,6 +127,7 @@ void cli_print_verb_help(FILE *f, const cli_verb *verb)
         fputc('\n', f);
         print_details(f, verb->details);
     }
+    if (cli_is_group(cli_verbs, verb->name)) print_second_words(f, verb->name);
     cli_each_option(verb, print_option, &l);
 }
 
@@ -122,6 +150,7 @@ static int cmd_help(const cli_args *a)
     if (n > 2) return cli_usage(a, "at most two words name a command");
     for (int i = 0; i < n; i++) words[i] = (char *)(uintptr_t)cli_at(a, (size_t)i);
     verb = cli_find_verb(cli_verbs, n, words, &used);
+    if (!verb && n == 1 && cli_print_group_help(stdout, words[0])) return CLI_OK;
     if (!verb || used != n) {
         cli_unknown_verb(cli_verbs, n, words, message, sizeof message);
         return cli_usage(a, "%s", message);

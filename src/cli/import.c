@@ -14,13 +14,16 @@ static int report(const cli_args *a, inferscale *is, const cli_import *i)
     json_t *encoded = NULL;
     int rc = CLI_OK;
     if (!cli_wants_json(a)) {
-        printf("Imported %zu facts (%zu were known) and %zu turns.\n", i->facts, i->known, i->turns);
+        char counts[160];
+        cli_import_counts(i, counts);
+        printf("Imported %s.\n", counts);
         fflush(stdout);
     }
     if (!cli_flag(a, "--later") && i->n_scopes) rc = cli_encode_after(a, is, i->scopes, i->n_scopes, &encoded);
     if (cli_wants_json(a)) {
-        json_t *o = json_pack("{s:O,s:I,s:I,s:I}", "facts", i->events, "added", (json_int_t)i->facts, "known",
-                              (json_int_t)i->known, "turns", (json_int_t)i->turns);
+        json_t *o = json_pack("{s:O,s:I,s:I,s:I,s:I}", "facts", i->events, "added", (json_int_t)i->facts, "known",
+                              (json_int_t)i->known, "turns", (json_int_t)i->turns, "known_turns",
+                              (json_int_t)i->known_turns);
         if (encoded) json_object_set(o, "encoded", encoded);
         cli_print_json(o);
     }
@@ -65,7 +68,9 @@ const cli_verb cli_verb_import = {
     "import", "FILE", "Import facts and turns from JSON Lines",
     "One object a line: {\"text\": \"...\", \"event_time\": \"2024-05-01\"} (docs/formats.md has all members). Lines are\n"
     "stored in transactions of up to 256; if a line is wrong, all before it are stored and the message says which line it\n"
-    "is. Scope options go before what a line says.\n\n"
+    "is. Scope options go before what a line says. Importing a file again adds\n"
+    "nothing: a fact is known by its text, a turn by its conversation, speaker,\n"
+    "text and time (a turn whose line says no time is said now, and is new).\n\n"
     "Examples:\n  inferscale import backup.jsonl\n  inferscale export --user anna | inferscale import - --user anna2\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_import,
 };

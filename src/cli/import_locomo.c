@@ -159,8 +159,9 @@ static int report(const cli_args *a, job *j)
     int rc = CLI_OK;
 
     if (!cli_wants_json(a)) {
-        printf("Imported %zu facts (%zu were known) and %zu turns (%zu were known) of %s.\n", j->facts, j->known, j->turns,
-               j->known_turns, j->c->id);
+        char counts[160];
+        cli_import_counts(&(cli_import){ .facts = j->facts, .known = j->known, .turns = j->turns, .known_turns = j->known_turns }, counts);
+        printf("Imported %s of %s.\n", counts, j->c->id);
         fflush(stdout);
     }
     if (!cli_flag(a, "--later")) rc = cli_encode_after(a, j->is, &j->scope, 1, &encoded);
@@ -238,6 +239,6 @@ const cli_verb cli_verb_import_locomo = {
     "import locomo", "FILE", "Import a conversation of a LoCoMo file",
     "Turns become turns, observations become facts that name the turn they come from; event times are the\n"
     "conversation's own.\n\n"
-    "Example:\n  inferscale import locomo locomo10.json --conversation conv-26 --user caroline\n",
+    "Examples:\n  inferscale import locomo locomo10.json --conversation conv-26 --user caroline\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_import_locomo,
 };

@@ -15,6 +15,8 @@ static bool has_json(int argc, char **argv)
     return false;
 }
 
+static bool is_help(const char *s) { return strcmp(s, "--help") == 0 || strcmp(s, "-h") == 0; }
+
 int main(int argc, char **argv)
 {
     char message[1024];
@@ -31,13 +33,14 @@ int main(int argc, char **argv)
         cli_print_overview(stderr);
         return CLI_USAGE;
     }
-    if (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
+    if (is_help(argv[0])) {
         cli_print_overview(stdout);
         return CLI_OK;
     }
     if (strcmp(argv[0], "--version") == 0 || strcmp(argv[0], "-V") == 0) return cli_print_version(has_json(argc, argv));
 
     verb = cli_find_verb(cli_verbs, argc, argv, &used);
+    if (!verb && argc == 2 && is_help(argv[1]) && cli_print_group_help(stdout, argv[0])) return CLI_OK;
     if (!verb) {
         if (argv[0][0] == '-' && strcmp(argv[0], "--") != 0)
             snprintf(message, sizeof message,

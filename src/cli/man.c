@@ -34,8 +34,10 @@ static void put(const char *s)
 
 static void put_option(const cli_option *o)
 {
+    char title[80];
+    cli_option_title(&(cli_option){ o->name, NULL, NULL }, title);
     fputs(".TP\n\\fB", stdout);
-    put(o->name);
+    put(title);
     fputs("\\fR", stdout);
     if (o->arg) {
         fputs(" \\fI", stdout);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/handle.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -12,7 +13,7 @@
 static const cli_option store_options[] = {
     { "--home", "FOLDER", "the store (default: $INFERSCALE_HOME, else ~/.local/share/inferscale)" },
     { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
-    { "--embedder", "WHAT", "a GGUF file, an installed name, or http(s)://HOST/v1" },
+    { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--embedder-key", "KEY", "API key of an HTTP embedder (default: $INFERSCALE_EMBEDDER_KEY)" },
     { "--read-only", NULL, "never write to the store" },
     { NULL, NULL, NULL },
@@ -30,8 +31,9 @@ static const cli_option scope_options[] = {
 static const cli_option model_options[] = {
     { "--model", "NAME", "a GGUF file or an installed name (default: smollm2-135m-instruct-q4_0)" },
     { "--system", "TEXT", "system text of the encoding header" },
-    { "--policy", "POLICY", "what a fact sees when it is encoded: page:N, header, facts:W, turns:W, near:N, ..." },
-    { "--refine", "POLICY", "the same for the second stage, in idle time: company:N, ...; none = off" },
+    { "--policy", "POLICY", "what a fact sees when it is encoded: page:N, facts:W, header, turns:W, near:N, company:N, cwe:W or alone; "
+                            "`inferscale encode --help` explains them (default: " IS_DEFAULT_POLICY ")" },
+    { "--refine", "POLICY", "the same for the second stage, in idle time: company:N or any other; none = off (default: " IS_DEFAULT_REFINE ")" },
     { "--codec", "CODEC", "how KV is stored: f16 (default), bf16, f32" },
     { "--ctx", "TOKENS", "engine context (default: 8192, or what the model was trained for)" },
     { "--threads", "N", "threads (default: physical cores)" },
@@ -158,6 +160,7 @@ void cli_options(const cli_args *a, inferscale_options *out)
         out->embedder_key = cli_str(a, "--embedder-key", NULL);
         out->read_only = cli_flag(a, "--read-only");
     }
+    if (cli_has(a, "--threads")) out->n_threads = (uint32_t)cli_int(a, "--threads", 0, 1, 1024);
     if (groups & CLI_MODEL) {
         const char *ram = cli_str(a, "--ram", NULL);
         out->model = cli_str(a, "--model", NULL);
@@ -166,7 +169,6 @@ void cli_options(const cli_args *a, inferscale_options *out)
         out->refine = cli_str(a, "--refine", NULL);
         out->codec = cli_str(a, "--codec", NULL);
         out->n_ctx = (uint32_t)cli_int(a, "--ctx", 0, 64, 1 << 24);
-        out->n_threads = (uint32_t)cli_int(a, "--threads", 0, 1, 1024);
         out->flash_attention = cli_choice(a, "--flash-attention", attention, INFERSCALE_FA_AUTO);
         if (ram && (!cli_parse_size(ram, &out->ram_bytes) || out->ram_bytes == 0))
             exit(cli_usage(a, "--ram takes a size such as 512M or 2G, not \"%.40s\"", ram));
@@ -183,11 +185,22 @@ void cli_scope(const cli_args *a, inferscale_scope *out)
         out->user = "default";
 }
 
+/* An embedder that was named and is not there is found out before anything is done. The mock engine's are no files. */
+static bool embedder_is_there(const inferscale_options *o)
+{
+    char *path;
+    if (!o->embedder || strstr(o->embedder, "://") || (o->engine && strcmp(o->engine, "mock") == 0)) return true;
+    path = cli_embedder_path(o->embedder);
+    is_free(path);
+    return path != NULL;
+}
+
 static int open_as(const cli_args *a, bool background, inferscale **out)
 {
     inferscale_options o;
     inferscale_status st;
     cli_options(a, &o);
+    if (!embedder_is_there(&o)) return cli_fail_as(a, INFERSCALE_E_NOTFOUND);
     o.background = background && !o.read_only;
     st = inferscale_open(out, &o);
     if (st == INFERSCALE_OK && *inferscale_notice(*out)) fprintf(stderr, "Note: %s\n", inferscale_notice(*out));

@@ -212,6 +212,14 @@ void cli_count(uint64_t n, char out[32])
     out[at] = '\0';
 }
 
+const char *cli_n_of(uint64_t n, const char *one, char out[64])
+{
+    char count[32];
+    cli_count(n, count);
+    snprintf(out, 64, "%s %s%s", count, one, n == 1 ? "" : "s");
+    return out;
+}
+
 void cli_ms(double ms, char out[32])
 {
     if (ms >= 1000)

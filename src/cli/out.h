@@ -36,6 +36,8 @@ void cli_date(int64_t epoch, char out[32]);
 void cli_size(uint64_t bytes, char out[32]);
 /* "1,234". */
 void cli_count(uint64_t n, char out[32]);
+/* "1 fact", "2,000 facts": one is what there is one of, its plural takes an s. Returns out. */
+const char *cli_n_of(uint64_t n, const char *one, char out[64]);
 /* "0.45 ms", "45.1 ms", "4.12 s". */
 void cli_ms(double ms, char out[32]);
 

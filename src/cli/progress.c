@@ -28,7 +28,18 @@ const volatile int *cli_interrupt(void)
     return &interrupted;
 }
 
-enum { BAR = 24, TITLE = 18 };
+enum { BAR = 24, TITLE = 18, LINE_MS = 10000 };
+
+/* For logs: whole lines, few of them. */
+static void say(cli_progress *p, const char *what)
+{
+    double seconds = (is_now_ms() - p->started_ms) / 1000;
+    fprintf(stderr, "%s: %llu", what && *what ? what : p->title, (unsigned long long)p->done);
+    if (p->total) fprintf(stderr, " of %llu", (unsigned long long)p->total);
+    fprintf(stderr, ", %.0f s\n", seconds);
+    fflush(stderr);
+    p->drawn_ms = is_now_ms();
+}
 
 static void draw(cli_progress *p, const char *what)
 {
@@ -55,6 +66,7 @@ void cli_progress_start(cli_progress *p, const char *title, uint64_t total)
 {
     *p = (cli_progress){ .title = title, .started_ms = is_now_ms(), .total = total, .tty = isatty(STDERR_FILENO) };
     cli_interrupt(); /* from here on Ctrl-C stops the work, not the process */
+    p->drawn_ms = p->started_ms;
     if (p->tty) draw(p, NULL);
 }
 
@@ -63,6 +75,7 @@ int cli_progress_at(void *ctx, uint64_t done, uint64_t total, const char *what)
     cli_progress *p = ctx;
     p->done = done;
     p->total = total;
+    if (!p->tty && is_now_ms() - p->drawn_ms >= LINE_MS) say(p, what);
     if (p->tty && (is_now_ms() - p->drawn_ms > 80 || (total && done >= total))) draw(p, what);
     return *cli_interrupt();
 }

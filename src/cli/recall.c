@@ -1,6 +1,7 @@
 /* recall.c - `inferscale recall`: what is remembered that matters for a question. */
 #include <stdio.h>
 
+#include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/items.h"
 #include "cli/out.h"
@@ -15,11 +16,13 @@ static int cmd_recall(const cli_args *a)
     char embed[32], search[32];
     int rc;
     if (cli_n(a) != 1) return cli_usage(a, "give one query, in quotes");
+    if (cli_blank(cli_at(a, 0))) return cli_usage(a, "the query is empty; say what to look for");
     cli_recall_options(a, &o);
     cli_scope(a, &scope);
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
-    st = inferscale_recall(is, &scope, cli_at(a, 0), &o, &list);
+    st = o.method == INFERSCALE_LEXICAL ? INFERSCALE_OK : cli_load_embedder(a, is, &scope);
+    if (st == INFERSCALE_OK) st = inferscale_recall(is, &scope, cli_at(a, 0), &o, &list);
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {
@@ -45,6 +48,7 @@ static int cmd_recall(const cli_args *a)
 
 static const cli_option options[] = {
     { "-k", "N", "how many, 1-1000 (default: 10)" },
+    { "--threads", "N", "threads of the embedder (default: physical cores)" },
     CLI_RECALL_OPTIONS,
     { NULL, NULL, NULL },
 };

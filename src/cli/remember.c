@@ -163,8 +163,11 @@ static int remember_jsonl(const cli_args *a, inferscale *is, const char *path)
     if (i.status != INFERSCALE_OK) {
         rc = cli_import_failed(a, &i, path);
     } else {
-        if (!cli_wants_json(a)) printf("Remembered %zu facts (%zu were known) and %zu turns.\n", i.facts, i.known, i.turns);
-        rc = finish(a, is, i.scopes, i.n_scopes, json_pack("{s:O,s:I}", "facts", i.events, "turns", (json_int_t)i.turns));
+        char counts[160];
+        cli_import_counts(&i, counts);
+        if (!cli_wants_json(a)) printf("Remembered %s.\n", counts);
+        rc = finish(a, is, i.scopes, i.n_scopes, json_pack("{s:O,s:I,s:I}", "facts", i.events, "turns", (json_int_t)i.turns,
+                                                           "known_turns", (json_int_t)i.known_turns));
     }
     cli_import_free(&i);
     return rc;

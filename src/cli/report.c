@@ -127,9 +127,23 @@ int cli_fail_as(const cli_args *a, inferscale_status status)
 #define IS_COMMIT "unknown" /* the Makefile may say it */
 #endif
 
+const char *cli_model_shown(const inferscale_model_info *info, char out[192])
+{
+    const char *file = strrchr(info->path, '/');
+    size_t n;
+    file = file ? file + 1 : info->path;
+    n = strlen(file);
+    if (n > 5 && strcmp(file + n - 5, ".gguf") == 0) n -= 5;
+    if (n == 0 || (strlen(info->name) == n && strncmp(info->name, file, n) == 0))
+        snprintf(out, 192, "%s", info->name);
+    else
+        snprintf(out, 192, "%s (%.*s)", info->name, (int)(n < 60 ? n : 60), file);
+    return out;
+}
+
 json_t *cli_report(const inferscale_model_info *info, uint64_t seed)
 {
-    char cpu[64], machine[160], date[32];
+    char cpu[64], machine[160], date[32], shown[192];
     struct utsname u;
     is_cpu_model(cpu);
     if (uname(&u) != 0) memset(&u, 0, sizeof u);
@@ -137,6 +151,6 @@ json_t *cli_report(const inferscale_model_info *info, uint64_t seed)
              u.sysname);
     is_date_iso(is_now_epoch(), date);
     return json_pack("{s:o,s:o,s:o,s:s,s:s,s:I,s:[]}", "machine", cli_json_text(machine), "model",
-                     cli_json_text(info ? info->name : NULL), "weights", cli_json_text(info ? info->weights : NULL), "commit",
+                     cli_json_text(info ? cli_model_shown(info, shown) : NULL), "weights", cli_json_text(info ? info->weights : NULL), "commit",
                      IS_COMMIT, "date", date, "seed", (json_int_t)seed, "rows");
 }

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "cli/args.h"
 #include "cli/jsonl.h"
+#include "cli/known.h"
+#include "cli/out.h"
 
 enum { BATCH = 256 };
 
@@ -19,6 +21,7 @@ typedef struct job {
     jsonl_record batch[BATCH];
     size_t n;
     inferscale_scope scope;      /* of the batch; strings borrowed from its first record or from base */
+    known_turns *known_turns;
     id_pair *map;                /* open addressing by from; from = 0 is free; a power of two */
     size_t map_cap, map_n;
 } job;
@@ -87,16 +90,16 @@ static bool same_scope(const inferscale_scope *a, const inferscale_scope *b)
            same(a->app, b->app);
 }
 
-static void note_scope(job *j)
+static void note_scope(job *j, const inferscale_scope *s)
 {
     cli_import *o = j->out;
     for (size_t i = 0; i < o->n_scopes; i++)
-        if (same_scope(&o->scopes[i], &j->scope)) return;
+        if (same_scope(&o->scopes[i], s)) return;
     inferscale_scope *more = is_realloc(o->scopes, (o->n_scopes + 1) * sizeof *more);
     if (!more) return; /* only means that this scope is encoded later */
     o->scopes = more;
-    more[o->n_scopes++] = (inferscale_scope){ is_strdup(j->scope.tenant), is_strdup(j->scope.user), is_strdup(j->scope.agent),
-                                              is_strdup(j->scope.run), is_strdup(j->scope.app) };
+    more[o->n_scopes++] = (inferscale_scope){ is_strdup(s->tenant), is_strdup(s->user), is_strdup(s->agent), is_strdup(s->run),
+                                              is_strdup(s->app) };
 }
 
 /* ---- Batches ------------------------------------------------------------------------------------------------------------- */
@@ -127,15 +130,32 @@ static is_status store_facts(job *j, size_t from, size_t n)
     return INFERSCALE_OK;
 }
 
+static inferscale_turn turn_of(const jsonl_record *r)
+{
+    return (inferscale_turn){ .conversation = r->conversation, .speaker = r->speaker, .text = r->text, .external_id = r->external_id,
+                              .time = r->time };
+}
+
+/* True, and noted, if the turn is in the store already. */
+static is_status find_known(job *j, const inferscale_scope *scope, const jsonl_record *r, bool *known)
+{
+    inferscale_turn turn = turn_of(r);
+    int64_t id = 0;
+    *known = false;
+    if (r->kind != JSONL_TURN) return INFERSCALE_OK;
+    IS_TRY(known_take(j->known_turns, j->is, scope, &turn, &id));
+    *known = id != 0;
+    if (!id) return INFERSCALE_OK;
+    j->out->known_turns++;
+    note_scope(j, scope);
+    return r->id ? map_put(j, r->id, id) : INFERSCALE_OK;
+}
+
 static is_status store_turns(job *j, size_t from, size_t n)
 {
     inferscale_turn turns[BATCH] = { { 0 } };
     int64_t ids[BATCH] = { 0 };
-    for (size_t i = 0; i < n; i++) {
-        const jsonl_record *r = &j->batch[from + i];
-        turns[i] = (inferscale_turn){ .conversation = r->conversation, .speaker = r->speaker, .text = r->text,
-                                      .external_id = r->external_id, .time = r->time };
-    }
+    for (size_t i = 0; i < n; i++) turns[i] = turn_of(&j->batch[from + i]);
     IS_TRY(inferscale_add_turns(j->is, &j->scope, turns, n, ids));
     j->out->turns += n;
     for (size_t i = 0; i < n; i++)
@@ -161,7 +181,7 @@ static is_status flush(job *j)
         for (st = INFERSCALE_OK; i < n && st == INFERSCALE_OK; i++) st = store_some(j, i, 1);
     if (st != INFERSCALE_OK)
         j->out->failed_line = j->batch[i ? i - 1 : 0].line;
-    note_scope(j);
+    note_scope(j, &j->scope);
     for (i = 0; i < n; i++) jsonl_record_free(&j->batch[i]);
     return st;
 }
@@ -170,6 +190,13 @@ static is_status flush(job *j)
 static is_status add(job *j, jsonl_record *r)
 {
     inferscale_scope scope = scope_of(j, r);
+    bool known;
+    is_status found = find_known(j, &scope, r, &known);
+    if (known || found != INFERSCALE_OK) {
+        if (found != INFERSCALE_OK) j->out->failed_line = r->line;
+        jsonl_record_free(r);
+        return found;
+    }
     if (j->n == BATCH || (j->n && (j->batch[0].kind != r->kind || !same_scope(&scope, &j->scope)))) {
         is_status st = flush(j);
         if (st != INFERSCALE_OK) {
@@ -236,7 +263,8 @@ void cli_import_run(inferscale *is, const inferscale_scope *base, FILE *f, const
     memset(out, 0, sizeof *out);
     out->events = json_array();
     cli_progress_start(&p, title, 0);
-    if (!j || !out->events) {
+    if (j) j->known_turns = known_new();
+    if (!j || !out->events || !j->known_turns) {
         st = is_fail(INFERSCALE_E_NOMEM, "out of memory; close other programs and try again");
         out->failed_line = 1;
         keep_error(out);
@@ -254,6 +282,7 @@ void cli_import_run(inferscale *is, const inferscale_scope *base, FILE *f, const
     }
     cli_progress_end(&p);
     out->status = st;
+    if (j) known_free(j->known_turns);
     if (j) is_free(j->map);
     is_free(j);
 }
@@ -270,14 +299,32 @@ void cli_import_free(cli_import *out)
     memset(out, 0, sizeof *out);
 }
 
+/* " (2 were known)" */
+static void add_known(char *to, size_t cap, size_t known)
+{
+    size_t at = strlen(to);
+    if (known) snprintf(to + at, cap - at, " (%zu %s known)", known, known == 1 ? "was" : "were");
+}
+
+void cli_import_counts(const cli_import *i, char out[160])
+{
+    char facts[100], turns[64];
+    cli_n_of(i->facts, "fact", facts);
+    add_known(facts, sizeof facts, i->known);
+    cli_n_of(i->turns, "turn", turns);
+    snprintf(out, 160, "%s and %s", facts, turns);
+    add_known(out, 160, i->known_turns);
+}
+
 int cli_import_failed(const cli_args *a, const cli_import *i, const char *source)
 {
-    json_t *stored =
-        json_pack("{s:I,s:I,s:I}", "facts", (json_int_t)i->facts, "known", (json_int_t)i->known, "turns", (json_int_t)i->turns);
+    json_t *stored = json_pack("{s:I,s:I,s:I,s:I}", "facts", (json_int_t)i->facts, "known", (json_int_t)i->known, "turns",
+                               (json_int_t)i->turns, "known_turns", (json_int_t)i->known_turns);
+    char counts[160];
+    cli_import_counts(i, counts);
     return cli_fail_with(a, inferscale_status_name(i->status),
                          json_pack("{s:I,s:o}", "line", (json_int_t)i->failed_line, "stored", stored),
-                         "%s: %s. Stored before it: %zu facts (%zu were known), %zu turns; correct it and import again", source,
-                         i->error, i->facts, i->known, i->turns);
+                         "%s: %s. Stored before it: %s; correct it and import again", source, i->error, counts);
 }
 
 /* ---- Encoding ------------------------------------------------------------------------------------------------------------ */

@@ -8,7 +8,8 @@
 
 /* How an import went. Everything in lines before failed_line is stored; failed_line 0 = all is. */
 typedef struct cli_import {
-    size_t facts, known, turns;    /* added facts, facts that were there already, added turns */
+    size_t facts, known;           /* added facts, facts that were there already */
+    size_t turns, known_turns;     /* the same of turns (known.h) */
     size_t failed_line;
     inferscale_status status;      /* of the failure; its sentence is in error */
     char error[1100];
@@ -22,6 +23,8 @@ typedef struct cli_import {
  * Lines are stored in transactions of up to 256. Never prints but for the progress bar. */
 void cli_import_run(inferscale *is, const inferscale_scope *base, FILE *f, const char *title, cli_import *out);
 void cli_import_free(cli_import *out);
+/* "2 facts (1 was known) and 1 turn", into out. */
+void cli_import_counts(const cli_import *i, char out[160]);
 /* The scope as written on the command line, without the default. */
 void cli_scope_given(const cli_args *a, inferscale_scope *out);
 /* Reports a failed import (message on stderr; with --json an object that also says what was stored). Returns the exit code. */
