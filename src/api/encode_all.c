@@ -27,9 +27,8 @@ static is_status tick(work *w, const char *what)
 
 /* ---- Embeddings ---------------------------------------------------------------------------------------------------------- */
 
-static is_status store_vectors(work *w, const inferscale_list *items, const float *vecs)
+is_status is_vectors_store(is_bank *bank, const is_partition *p, is_embedder *e, const inferscale_list *items, const float *vecs)
 {
-    is_embedder *e = w->is->embedder;
     uint32_t dim = is_embedder_dim(e);
     int8_t *q = is_malloc(items->n * dim + 1);
     is_vector *v = is_malloc((items->n + 1) * sizeof *v);
@@ -39,7 +38,7 @@ static is_status store_vectors(work *w, const inferscale_list *items, const floa
         v[i] = (is_vector){ .id = items->items[i].id, .version = items->items[i].version, .q = q + i * dim };
         is_quantize_i8(vecs + i * dim, dim, q + i * dim, &v[i].scale);
     }
-    if (st == INFERSCALE_OK && items->n) st = is_bank_put_embeddings(w->is->bank, &w->p, is_embedder_fingerprint(e), v, items->n, dim);
+    if (st == INFERSCALE_OK && items->n) st = is_bank_put_embeddings(bank, p, is_embedder_fingerprint(e), v, items->n, dim);
     is_free(v);
     is_free(q);
     return st;
@@ -56,7 +55,7 @@ static is_status embed_items(work *w, const inferscale_list *items)
         if (!texts[i]) st = is_fail(INFERSCALE_E_NOMEM, "out of memory");
     }
     if (st == INFERSCALE_OK && items->n) st = is_embedder_embed(w->is->embedder, (const char *const *)texts, items->n, vecs);
-    if (st == INFERSCALE_OK) st = store_vectors(w, items, vecs);
+    if (st == INFERSCALE_OK) st = is_vectors_store(w->is->bank, &w->p, w->is->embedder, items, vecs);
     for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
     is_free(vecs);
     return st;

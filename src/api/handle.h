@@ -59,6 +59,9 @@ is_status is_handle_embed_again(inferscale *is, const is_partition *p, inferscal
 /* Where a store is when nobody says: $INFERSCALE_HOME, the user's data folder, or a folder here. is_free'd; NULL = out of memory. */
 char *is_default_home(void);
 
+/* Quantises and enters the vectors of items, vecs[items->n][dim], in one transaction. */
+is_status is_vectors_store(is_bank *bank, const is_partition *p, is_embedder *e, const inferscale_list *items, const float *vecs);
+
 /* Rejects NULL handles and texts that are not UTF-8. */
 is_status is_handle_check(const inferscale *is);
 is_status is_text_check(const char *text, const char *what);
