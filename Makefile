@@ -91,6 +91,11 @@ FLAGS_STAMP := $(call stamp,$(OUT)/.flags,$(CC) $(CXX) $(ALL_CFLAGS) $(ALL_CXXFL
 LLAMA_STAMP := $(call stamp,$(OUT)/.llama,$(LLAMA_SEEN))
 $(call objs,$(LLAMA_SRC) $(TOOL_SRC) $(LTEST_SRC)) $(patsubst %.cpp,$(OUT)/obj/%.o,$(LLAMA_CXX)): $(LLAMA_STAMP)
 
+# The engine is named by its own version and by the package that set-up built it from.
+LLAMA_FROM := $(shell sed -n 's/^llama-cpp-python==\([0-9.]*\) .*/\1/p' scripts/requirements-llama.txt)
+LLAMA_FROM := $(if $(findstring llama-$(LLAMA_FROM)-,$(LLAMA_SEEN)),$(LLAMA_FROM))
+$(OUT)/obj/src/engine/llama/model.o: CPPFLAGS += $(if $(LLAMA_FROM),-DIS_LLAMA_FROM='" (llama-cpp-python $(LLAMA_FROM))"')
+
 # Every report names the commit that measured.
 COMMIT := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
 $(OUT)/obj/src/cli/report.o: CPPFLAGS += -DIS_COMMIT='"$(COMMIT)"'
