@@ -57,6 +57,8 @@ def form(path, text):
         return found
     lines = text.split("\n")
     max_columns, max_lines = LIMITS[not path.startswith("tests/")]
+    if path == "include/inferscale.h":  # the manual: one file on purpose
+        max_lines = 1000
     for number, line in enumerate(lines, 1):
         if len(line) > max_columns:
             found.append((number, "%d columns, at most %d" % (len(line), max_columns)))
