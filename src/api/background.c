@@ -217,6 +217,20 @@ static is_status lease_path(is_background *b, int stage, char **out)
     return st;
 }
 
+/* E_BUSY: another holds it. */
+static is_status lock_file(const char *path, is_file **out)
+{
+    const is_fs *fs = is_fs_default();
+    is_file *f = NULL;
+    is_status st = fs->open(fs, path, IS_OPEN_CREATE_NEW, &f);
+
+    if (st != INFERSCALE_OK && fs->exists(fs, path)) st = fs->open(fs, path, IS_OPEN_RDWR, &f);
+    if (st == INFERSCALE_OK) st = fs->lock(fs, f, true);
+    if (st == INFERSCALE_OK) *out = f;
+    else if (f) fs->close(fs, f);
+    return st;
+}
+
 /* False with *st OK: another encodes this view. */
 static bool hold_lease(is_background *b, int stage, is_status *st)
 {
@@ -226,7 +240,7 @@ static bool hold_lease(is_background *b, int stage, is_status *st)
     *st = INFERSCALE_OK;
     if (s->lease) return true;
     *st = lease_path(b, stage, &path);
-    if (*st == INFERSCALE_OK) *st = is_lockfile_try(path, &s->lease);
+    if (*st == INFERSCALE_OK) *st = lock_file(path, &s->lease);
     is_free(path);
     s->elsewhere = *st == INFERSCALE_E_BUSY;
     if (!s->elsewhere) return *st == INFERSCALE_OK;
@@ -480,7 +494,8 @@ static is_status make(inferscale *is, uint64_t max_pending, is_background **out)
 
 static void destroy(is_background *b)
 {
-    for (int s = 0; s < IS_STAGES; s++) is_lockfile_release(b->stages[s].lease);
+    for (int s = 0; s < IS_STAGES; s++)
+        if (b->stages[s].lease) is_fs_default()->close(is_fs_default(), b->stages[s].lease);
     if (b->bank) is_bank_close(b->bank);
     pthread_cond_destroy(&b->moved);
     pthread_cond_destroy(&b->wake);

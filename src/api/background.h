@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "api/handle.h"
-#include "base/lockfile.h"
+#include "base/file.h"
 
 /* The second stage may have two policies (is_handle_policies). */
 enum { IS_STAGE_EMBED, IS_STAGE_FIRST, IS_STAGE_REFINE, IS_STAGE_REFINE_2, IS_STAGES };
@@ -31,7 +31,7 @@ typedef struct is_bg_stage {
     bool ready;                       /* what it needs is loaded, its view is known */
     bool careful;                     /* after a failure: one item at a time, so that one bad item stops no other */
     size_t slice;                     /* items at a time: halved when a question drops them, doubled when they are done */
-    is_lockfile *lease;
+    is_file *lease;                   /* locked; NULL = not held */
     bool elsewhere;                   /* another holds the lease */
     double retry_ms, delay_ms;        /* not before; how long after the next failure */
     uint32_t n_failed;                /* in a row */
