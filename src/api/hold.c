@@ -12,7 +12,13 @@
 static is_bank *watch_of(inferscale *is)
 {
     pthread_mutex_lock(&is->lock);
-    if (!is->watch && !is->no_watch && is_bank_open(is_bank_path(is->bank), true, &is->watch) != INFERSCALE_OK) {
+    if (!is->watch && !is->no_watch && is_bank_open(is_bank_path(is->bank), true, &is->watch) == INFERSCALE_OK &&
+        is_bank_frozen(is->watch) && !is_bank_frozen(is->bank)) {
+        is_bank_close(is->watch); /* it would show one epoch for ever */
+        is->watch = NULL;
+        is_fail(INFERSCALE_E_IO, "a second connection to the bank cannot follow the first; check the disk");
+    }
+    if (!is->watch && !is->no_watch) {
         is_log(IS_LOG_WARN, "questions read the epoch where others write: %s", is_error());
         is->no_watch = true;
     }
@@ -153,7 +159,7 @@ static size_t count_leaseless(inferscale *is, const is_partition *p)
     return n;
 }
 
-is_status is_handle_drain(inferscale *is, const is_partition *p, bool writing, uint32_t wait_ms, size_t *n_pending)
+is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_ms, size_t *n_pending)
 {
     const struct timespec pause = { 0, 1000000 };
     const double until = is_now_ms() + wait_ms;
@@ -164,7 +170,7 @@ is_status is_handle_drain(inferscale *is, const is_partition *p, bool writing, u
     IS_TRY(is_bank_partition_refresh(is->bank, &now));
     stop_holders(is, &now);
     is_handle_drop_chats(is, &now);
-    st = is_lease_wait(is->bank, &now, writing, wait_ms, n_pending);
+    st = is_lease_wait(is->bank, &now, wait_ms, n_pending);
     while (count_leaseless(is, &now) && is_now_ms() < until) nanosleep(&pause, NULL);
     *n_pending += count_leaseless(is, &now);
     if (st != INFERSCALE_OK || *n_pending == 0) return st;

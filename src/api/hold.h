@@ -37,8 +37,8 @@ is_status is_hold_check(is_hold *h, bool *gone);
 bool is_hold_stopped(const is_hold *h);
 
 /* After a commit that raised p's epoch: stops those in this process that hold what is gone, ends idle conversations that do, and
- * waits for all leases on older epochs (writing: also of those who encode). E_BUSY after wait_ms, *n_pending = how many are left. */
-is_status is_handle_drain(inferscale *is, const is_partition *p, bool writing, uint32_t wait_ms, size_t *n_pending);
+ * waits for all leases on older epochs, those of who is storing KV included. E_BUSY after wait_ms, *n_pending = how many are left. */
+is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_ms, size_t *n_pending);
 /* Idle conversations of the partition that hold what is gone let go of it (chat.c). is->lock is not held. */
 void is_handle_drop_chats(inferscale *is, const is_partition *p);
 

@@ -135,7 +135,6 @@ typedef struct waiting {
     const is_fs *fs;
     const char *folder;
     const is_partition *p;
-    bool writing;
     size_t n_held;
 } waiting;
 
@@ -146,14 +145,12 @@ static is_status clear_one(void *ctx, const char *name, bool is_dir)
     char path[PATH_BYTES + 64], *end = NULL;
     long long partition = strtoll(name, &end, 10), epoch;
     is_file *f = NULL;
-    bool waits;
     is_status st;
 
     if (is_dir || *end != '.' || partition != w->p->id) return INFERSCALE_OK;
     epoch = strtoll(end + 1, &end, 10);
     if (*end && strcmp(end, ".writing") != 0) return INFERSCALE_OK;
     if (epoch >= w->p->epoch) return INFERSCALE_OK;
-    waits = !*end || w->writing;
     snprintf(path, sizeof path, "%s/%.60s", w->folder, name);
     st = w->fs->open(w->fs, path, IS_OPEN_RDWR, &f);
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* another who waits was faster */
@@ -162,15 +159,15 @@ static is_status clear_one(void *ctx, const char *name, bool is_dir)
     if (st == INFERSCALE_OK) (void)w->fs->unlink(w->fs, path);
     w->fs->close(w->fs, f);
     if (st != INFERSCALE_E_BUSY) return st;
-    w->n_held += waits;
+    w->n_held++;
     return INFERSCALE_OK;
 }
 
-is_status is_lease_wait(is_bank *b, const is_partition *p, bool writing, uint32_t wait_ms, size_t *n_pending)
+is_status is_lease_wait(is_bank *b, const is_partition *p, uint32_t wait_ms, size_t *n_pending)
 {
     const is_fs *fs = is_fs_default();
     char folder[PATH_BYTES];
-    waiting w = { .fs = fs, .folder = folder, .p = p, .writing = writing };
+    waiting w = { .fs = fs, .folder = folder, .p = p };
     const double until = is_now_ms() + wait_ms;
 
     *n_pending = 0;

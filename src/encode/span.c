@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bank/lease.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "encode/encode.h"
@@ -148,12 +149,25 @@ static is_status withdraw(const is_encoder *enc, is_status st, const is_made *ma
     return is_fail(st, "%s", why);
 }
 
+/* Who forgets waits for this lease: no file of an old epoch is written after he returned, and none stays that was. */
+static is_status begin_keeping(const is_encoder *enc, const is_partition *p, is_lease **lease)
+{
+    is_partition now = *p;
+
+    IS_TRY(is_lease_take_writing(enc->bank, &now, lease));
+    if (now.epoch == p->epoch) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_STALE, "memory was changed or forgotten while this was computed from it; compute it again");
+}
+
 is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *made, size_t n)
 {
+    is_lease *lease = NULL;
     is_segment_entry *entries = is_calloc(n + 1, sizeof *entries);
     bool *was_there = is_calloc(n + 1, sizeof *was_there);
     is_status st = entries && was_there ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu segments", n);
     size_t n_stored = 0;
+
+    if (st == INFERSCALE_OK) st = begin_keeping(enc, p, &lease);
 
     for (; n_stored < n && st == INFERSCALE_OK; n_stored++) {
         is_made *m = &made[n_stored];
@@ -165,6 +179,7 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
     }
     if (st == INFERSCALE_OK) st = is_bank_put_segments(enc->bank, p, p->epoch, enc->profile->fingerprint, entries, n);
     if (st != INFERSCALE_OK) st = withdraw(enc, st, made, was_there, n_stored);
+    is_lease_drop(lease);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++)
         if (!made[i].row.lead) st = is_retire_kept(enc, p, made[i].row.policy, made[i].row.fact_id, made[i].row.name, true);
     for (size_t i = 0; i < n; i++) {
