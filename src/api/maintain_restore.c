@@ -89,6 +89,9 @@ static is_status settle_books(job *j)
     f.repair = 1;
     f.quick = 1;
     st = inferscale_open(&is, &o);
+    if (st == INFERSCALE_OK && *inferscale_notice(is))
+        st = is_fail(INFERSCALE_E_FULL, "what is remembered is restored, but %s: `inferscale fsck --repair` does the rest",
+                     inferscale_notice(is));
     if (st == INFERSCALE_OK) st = inferscale_fsck(is, &f, &r);
     inferscale_fsck_free(r);
     inferscale_close(is);

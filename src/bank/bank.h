@@ -19,6 +19,7 @@ typedef struct is_bank is_bank;
 is_status is_bank_open(const char *path, bool read_only, is_bank **out); /* creates the file (0600) unless read_only */
 void is_bank_close(is_bank *b);
 const char *is_bank_path(const is_bank *b);
+bool is_bank_frozen(const is_bank *b); /* opened for reading where SQLite can make no file: it does not see what is written later */
 int is_bank_schema_version(is_bank *b);
 is_status is_bank_check(is_bank *b, bool *ok);     /* PRAGMA quick_check */
 

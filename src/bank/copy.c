@@ -102,10 +102,13 @@ static is_status new_file(const char *to)
 
 static is_status copy_fail(sqlite3 *db, int rc, const char *to)
 {
+    if (rc == SQLITE_IOERR_NOMEM) rc = SQLITE_NOMEM;
     if ((rc & 0xff) == SQLITE_FULL || (rc & 0xff) == SQLITE_IOERR)
         return is_fail((rc & 0xff) == SQLITE_FULL ? INFERSCALE_E_FULL : INFERSCALE_E_IO, "the copy %s cannot be written (%s); check the "
                        "space there and try again", to, sqlite3_errstr(rc));
-    return is_fail((rc & 0xff) == SQLITE_NOMEM ? INFERSCALE_E_NOMEM : (rc & 0xff) == SQLITE_CORRUPT ? INFERSCALE_E_CORRUPT : INFERSCALE_E_IO,
+    if ((rc & 0xff) == SQLITE_NOMEM)
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory while the bank was copied to %s; free some memory and try again", to);
+    return is_fail((rc & 0xff) == SQLITE_CORRUPT ? INFERSCALE_E_CORRUPT : INFERSCALE_E_IO,
                    "the bank could not be copied to %s (%s); try again", to, db ? sqlite3_errmsg(db) : sqlite3_errstr(rc));
 }
 

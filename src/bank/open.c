@@ -129,9 +129,11 @@ static is_status connect_immutable(is_bank *b, is_status why)
         goto done;
     }
     snprintf(wal, strlen(b->path) + sizeof "-wal", "%s-wal", b->path);
-    if (fs->exists(fs, wal) && fs->open(fs, wal, IS_OPEN_READ, &f) == INFERSCALE_OK) {
-        (void)fs->size(fs, f, &size);
+    if (fs->exists(fs, wal)) { /* a log that cannot be looked at is no empty log */
+        st = fs->open(fs, wal, IS_OPEN_READ, &f);
+        if (st == INFERSCALE_OK) st = fs->size(fs, f, &size);
         fs->close(fs, f);
+        if (st != INFERSCALE_OK) goto done;
     }
     if (size > 0 && why == INFERSCALE_E_FULL) {
         st = connect_alone(b, why);
@@ -144,18 +146,29 @@ static is_status connect_immutable(is_bank *b, is_status why)
     }
     disconnect(b);
     st = connect_to(b, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
+    b->frozen = true;
 done:
     is_free(wal);
     is_free(uri);
     return st;
 }
 
-static is_status connect_reader(is_bank *b)
+static is_status connect_as_reader(is_bank *b)
 {
     int64_t ignored;
-    is_status st = connect_to(b, b->path, SQLITE_OPEN_READONLY);
 
-    if (st == INFERSCALE_OK) st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
+    IS_TRY(connect_to(b, b->path, SQLITE_OPEN_READONLY));
+    return read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
+}
+
+static is_status connect_reader(is_bank *b)
+{
+    is_status st = connect_as_reader(b);
+
+    if (st == INFERSCALE_E_IO) { /* one that passes must not end in a connection that no longer sees what is written */
+        disconnect(b);
+        st = connect_as_reader(b);
+    }
     if (st == INFERSCALE_E_IO || st == INFERSCALE_E_READONLY || st == INFERSCALE_E_DENIED || st == INFERSCALE_E_NOTFOUND ||
         st == INFERSCALE_E_FULL)
         if (is_fs_default()->exists(is_fs_default(), b->path)) return connect_immutable(b, st);
@@ -285,6 +298,11 @@ void is_bank_close(is_bank *b)
     pthread_mutex_destroy(&b->lock);
     is_free(b->path);
     is_free(b);
+}
+
+bool is_bank_frozen(const is_bank *b)
+{
+    return b->frozen;
 }
 
 const char *is_bank_path(const is_bank *b)

@@ -14,6 +14,7 @@ struct is_bank {
     sqlite3 *db;
     char *path;
     bool read_only;
+    bool frozen;             /* opened as a file that does not change */
     struct bank_log_methods *log_methods; /* wal.c; lives until the connection is closed */
     pthread_mutex_t lock;
     struct { const char *sql; sqlite3_stmt *stmt; } cache[BANK_CACHED]; /* keyed by the address of the literal */

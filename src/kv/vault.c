@@ -398,7 +398,8 @@ static is_status hide(is_vault *v, const uint8_t *name)
 
     name_path(v, name, ".seg", path);
     temporary_path(v, name, ".gone", gone);
-    renamed = v->fs->rename(v->fs, path, gone);
+    /* Looked for first: a file that is not there is no failure, and must not leave the sentence of one. */
+    renamed = v->fs->exists(v->fs, path) ? v->fs->rename(v->fs, path, gone) : INFERSCALE_E_NOTFOUND;
     pthread_mutex_lock(&v->lock); /* only now: a reader that came before found the file, one that comes after does not */
     v->removals++;
     ram_drop(&v->ram, name);
