@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Every SQL statement in src/bank must find its rows by an index: a statement that walks a whole table costs every owner what all
-owners together remember; one that changes rows and walks a whole partition makes forgetting an owner a matter of squares. The statements are taken from the preprocessed source (neighbouring string literals are one), the tables
-from the steps in schema.c, the plans from SQLite itself (EXPLAIN QUERY PLAN). TAP on stdout; the rule is first tried on statements
-that break it and on some that do not."""
+owners together remember; one that changes rows and walks a whole partition makes forgetting an owner a matter of squares. The
+statements are taken from the preprocessed source (neighbouring string literals are one), the tables from the steps in schema.c, the
+plans from SQLite itself (EXPLAIN QUERY PLAN). TAP on stdout; the rule is first tried on statements that break it and on some that
+do not."""
 import glob
 import os
 import re
