@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { SEQ_HELD = 0 };
+enum { SEQ_HELD = 0, CELLS_STEP = 256 /* libllama attends over used cells, rounded up to so many */ };
 
 /* One span on its way through the engine. */
 typedef struct is_lane {
@@ -241,11 +241,14 @@ static is_status run_wave(is_llama *e, is_capture *c, size_t n, uint32_t shared)
     return INFERSCALE_OK;
 }
 
-/* How many of the next spans go together: as many as one decode takes and as have room. */
+/* How many of the next spans go together: as many as one decode takes, and as the first would attend over alone. In a unified cache
+ * every span pays for the cells of all, so beyond the next step more spans cost more than they share. Measured, SmolLM2 Q4_0, spans
+ * of 28 tokens after a header of 16, one thread, without flash attention: 8 in a decode (256 cells) 1.20 times as fast as one by one,
+ * 16 (512 cells) 0.97 times; with flash attention 16 are 1.18 times as fast. */
 static size_t wave(const is_llama *e, const is_capture *c, size_t n, uint32_t shared)
 {
     uint32_t room = e->info.n_capture_spans > 1 ? SPANS_MAX : 1;
-    uint64_t cells = shared, run = 0;
+    uint64_t cells = shared, run = 0, most = 0;
     size_t k = 0;
 
     for (; k < n && k < room; k++) {
@@ -253,7 +256,8 @@ static size_t wave(const is_llama *e, const is_capture *c, size_t n, uint32_t sh
 
         cells += c[k].n_context + c[k].n_span - shared;
         run += own;
-        if (k > 0 && (run > UBATCH || cells > e->n_ctx)) break;
+        if (k == 0) most = (cells + CELLS_STEP - 1) / CELLS_STEP * CELLS_STEP;
+        else if (run > UBATCH || cells > most || cells > e->n_ctx) break;
     }
     return k;
 }
