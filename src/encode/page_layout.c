@@ -393,8 +393,9 @@ static is_status unplaced(const is_pager *g, const is_work *w, size_t *open, siz
 {
     *n_open = 0;
     for (size_t i = 0; i < w->list->n; i++) {
+        const inferscale_item *item = &w->list->items[i];
         is_page page;
-        is_status st = is_bank_page_of(g->enc->bank, g->p, g->enc->profile->fingerprint, g->policy->name, w->list->items[i].id, w->list->items[i].version, &page);
+        is_status st = is_bank_page_of(g->enc->bank, g->p, g->enc->profile->fingerprint, g->policy->name, item->id, item->version, &page);
 
         if (st == INFERSCALE_E_NOTFOUND) open[(*n_open)++] = i;
         else if (st != INFERSCALE_OK) return st;
