@@ -406,7 +406,7 @@ static void kill_9_leaves_a_whole_one_or_none(void **state)
             if (restoring) _exit(inferscale_restore(copy, again, &o));
             _exit(inferscale_backup(store_open(home, NULL, NULL, false), copy, &b));
         }
-        usleep(1000 + scratch_below(&seed, 60000));
+        usleep(1000 + scratch_below(&seed, 250000));
         kill(pid, SIGKILL);
         waitpid(pid, &status, 0);
         if (restoring) {
