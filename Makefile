@@ -268,6 +268,7 @@ $(OUT)/staged/inferscale.pc: scripts/inferscale.pc.in Makefile
 INSTALL := install
 install: all $(OUT)/staged/libinferscale-llama.so $(OUT)/staged/inferscale.1 $(OUT)/staged/inferscale.bash \
          $(OUT)/staged/inferscale.zsh $(OUT)/staged/inferscale.fish $(OUT)/staged/inferscale.pc
+	@rm -rf $(OUT)/install # what older trees left there: see above
 	$(INSTALL) -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(ZSHDIR) $(FISHDIR) $(DATADIR) $(DOCDIR)/docs/results
 	$(INSTALL) -m 755 $(BIN) $(BINDIR)/
 	$(INSTALL) -m 755 $(LIB_SO) $(LIBDIR)/

@@ -3,6 +3,8 @@
 
     inferscale bench ttft --json > ttft.json;          bench/plot.py ttft.json > ttft.svg
     inferscale eval fidelity ... --json > fidelity.json; bench/plot.py fidelity.json > fidelity.svg
+
+A second argument is the name of the model's file, for reports that lack it.
 """
 import html
 import json
@@ -31,6 +33,7 @@ def line(x1, y1, x2, y2, colour="#222", width=1):
 
 
 def caption(report):
+    """The model as its file is called beside the name it gives itself, its weights, the machine."""
     return ", ".join(str(report[k]) for k in ("model", "weights", "machine") if report.get(k))
 
 
@@ -64,7 +67,12 @@ def plot_ttft(report):
         body.append(text(x + 37, top + height + 30, f"{r['fact_tokens']} tokens", size=9, colour="#666"))
     for j, (arm, colour) in enumerate(COLOURS.items()):
         body += [rect(left + 90 * j, top + height + 42, 10, 10, colour), text(left + 90 * j + 15, top + height + 51, arm, "start")]
-    return svg(max(width, 360), top + height + 64, body, "Time to first token")
+    notes = ("Logarithmic axis: equal steps are equal ratios, so bars' lengths are not in proportion.",
+             "floor: the same tokens as an exact prefix hit, already in the engine's cache; nothing that serves these facts beats it.")
+    width = max(width, 620)
+    for i, note in enumerate(notes):
+        body.append(text(left, top + height + 70 + 13 * i, note, "start", size=9, colour="#666"))
+    return svg(width, top + height + 92, body, "Time to first token")
 
 
 def name_of(row):
@@ -96,14 +104,20 @@ def plot_fidelity(report):
                  line(x(r["kl_lo"]), y + 8, x(r["kl_hi"]), y + 8, "#222", 1.5)]
         if r["order_ratio"] is not None:
             body.append(text(left + span_px + 8, y + 12, f"{r['order_ratio']:.2f}", "start"))
-    return svg(width, height, body, "Fidelity")
+    notes = ("Logarithmic axis: equal steps are equal ratios, so bars' lengths are not in proportion.",
+             "numerical floor: the same text computed in other batches; nothing can be told apart below it.")
+    for i, note in enumerate(notes):
+        body.append(text(left, height + 10 + 13 * i, note, "start", size=9, colour="#666"))
+    return svg(width, height + 32, body, "Fidelity")
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as f:
         report = json.load(f)
+    if len(sys.argv) == 3 and sys.argv[2] not in report["model"]:
+        report["model"] += f" ({sys.argv[2]})"
     rows = report.get("rows") or sys.exit("the report has no rows; give the output of bench ttft or eval fidelity with --json")
     sys.stdout.write(plot_ttft(report) if "vault" in rows[0] else plot_fidelity(report))
 

@@ -312,7 +312,7 @@ typedef struct inferscale_list {
     size_t n;
     inferscale_item *items;
     double embed_ms, recall_ms; /* time spent; 0 in listings */
-    size_t n_unembedded;        /* items of the partition that could only be found by words */
+    size_t n_unembedded;        /* items of the partition that could only be found by words; 0 if INFERSCALE_LEXICAL asked for words */
 } inferscale_list;
 
 INFERSCALE_API void inferscale_list_free(inferscale_list *list); /* NULL is allowed */

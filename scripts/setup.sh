@@ -152,7 +152,7 @@ build_llama() {
     local dir=$cache/llama-$llama_version-$1 target=$work/llama
     if [ ! -f "$dir/include/llama.h" ]; then
         need_room 2500
-        say "building libllama $llama_version for this CPU (about 4 minutes on 2 cores)"
+        say "building libllama (llama-cpp-python $llama_version) for this CPU (about 4 minutes on 2 cores)"
         mkdir -p "$work/pip"
         cp scripts/llama-options.cmake "$work/"
         run "libllama" env -u PIP_REQUIRE_VIRTUALENV -u PIP_USER -u PIP_PREFIX TMPDIR="$work/pip" \
@@ -289,4 +289,4 @@ build_llama "$(llama_key)"
 write_deps
 for w in "${weights[@]}"; do smollm2 "$w"; done
 minilm
-say "ready (libllama $llama_version; models in $models)"
+say "ready (libllama of llama-cpp-python $llama_version; models in $models)"

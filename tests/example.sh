@@ -44,6 +44,22 @@ builds_static() {
         $(pkg --static --libs | sed 's/-linferscale//') && ! ldd "$tap_scratch/remember-static" | grep inferscale
 }
 
+# Without a folder it says so, and an error is its exit code.
+refuses() {
+    local out rc
+    out=$(LD_LIBRARY_PATH=$first/lib "$tap_scratch/remember" 2>&1)
+    rc=$?
+    [ $rc -eq 2 ] && grep -q '^Usage: .*FOLDER' <<<"$out" && ! LD_LIBRARY_PATH=$first/lib "$tap_scratch/remember" /dev/null/store 2>/dev/null
+}
+
+# The programs' own folder in front of all others: nothing in it is taken for install. And where things went is said last.
+installs_by_path() {
+    PATH=$PWD/build/release:$PATH make -s install PREFIX="$tap_scratch/third" >"$tap_scratch/said" 2>&1 ||
+        { cat "$tap_scratch/said"; return 1; }
+    tail -n 1 "$tap_scratch/said" | grep -q '^Installed\.' &&
+        [ -f "$tap_scratch/third/share/doc/inferscale/docs/design.md" ]
+}
+
 builds_cxx() {
     printf '#include <inferscale.h>\nint main() { return inferscale_version()[0] != 48; }\n' >"$tap_scratch/a.cc"
     # shellcheck disable=SC2046
@@ -74,7 +90,9 @@ models() { echo "${INFERSCALE_MODELS:-${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-$HOM
 manual() {
     head -n 3 "$prefix/share/man/man1/inferscale.1" | grep -q '^\.TH INFERSCALE 1' &&
         bash -n "$prefix/share/bash-completion/completions/inferscale" &&
-        bash -c '. "$1" && complete -p inferscale' _ "$prefix/share/bash-completion/completions/inferscale"
+        bash -c '. "$1" && complete -p inferscale' _ "$prefix/share/bash-completion/completions/inferscale" &&
+        head -n 1 "$prefix/share/zsh/site-functions/_inferscale" | grep -q '^#compdef inferscale$' &&
+        grep -q '^complete -c inferscale' "$prefix/share/fish/vendor_completions.d/inferscale.fish"
 }
 
 check "examples/remember.c is the example of the header" same_as_header
@@ -83,6 +101,8 @@ check "no path of this machine in what is installed" no_machine_path
 check "the example builds with pkg-config" builds_shared
 check "the example builds with the static library" builds_static
 check "the header is C++ too" builds_cxx
+check "the example refuses to guess a folder" refuses
+check "make install with the programs' folder in PATH" installs_by_path
 check "the example answers from memory" answers "$tap_scratch/remember" "$first/lib"
 export INFERSCALE_PLUGINS=$first/lib/inferscale
 check "the static example answers from memory" answers "$tap_scratch/remember-static" ""

@@ -508,6 +508,7 @@ static void a_closed_store_ends_its_conversations(void **state)
     for (int i = 0; i < 4; i++) {
         if (i == 1) continue;
         assert_int_equal(inferscale_chat_say(chats[i], "Still there?", NULL, &a), INFERSCALE_E_INVALID);
+        assert_non_null(strstr(inferscale_error(), "closed")); /* not: there is none */
         assert_null(a);
         inferscale_chat_close(chats[i]);
     }

@@ -89,7 +89,7 @@ static void groups_list_their_commands(void **state)
 static void headings_are_the_same(void **state)
 {
     static const char *const known[] = { "Examples:", "Commands:", "Options:", "Store:", "Whose memory:", "Model:", "Output:" };
-    sh("for v in remember recall ask chat ls show forget encode import 'import locomo' export fsck gc du backup restore rebuild"
+    sh("for v in remember update supersede pin unpin history recall ask chat ls show forget encode import 'import locomo' export fsck gc du backup restore rebuild"
        " 'bench ttft' 'bench compose' 'bench encode' 'bench remember' 'bench scale' 'eval recall' 'eval fidelity' demo doctor"
        " completion man help; do $IS $v --help > one || exit 1; grep -q '^Examples:$' one || echo \"none in $v\"; grep -E '^[A-Z].*:$' one;"
        " done | sort -u");
@@ -123,6 +123,138 @@ static void options_are_the_same_everywhere(void **state)
     refuses("completion tcsh", "bash, zsh and fish");
 }
 
+/* ---- Import and export ------------------------------------------------------------------------------------------------------ */
+
+static void importing_again_adds_nothing(void **state)
+{
+    static const char lines[] = "{\"type\":\"turn\",\"id\":1,\"text\":\"I cannot eat nuts.\",\"speaker\":\"Anna\",\"time\":\"2024-05-01T10:00:00Z\"}\n"
+                                "{\"type\":\"turn\",\"id\":2,\"text\":\"Yes.\",\"time\":\"2024-05-01T10:00:05Z\"}\n"
+                                "{\"type\":\"turn\",\"id\":3,\"text\":\"Yes.\",\"time\":\"2024-05-01T10:00:05Z\"}\n"
+                                "{\"type\":\"turn\",\"id\":4,\"text\":\"Yes.\",\"time\":\"2024-05-01T10:00:05Z\",\"agent\":\"bot\"}\n"
+                                "{\"type\":\"turn\",\"id\":5,\"text\":\"Named.\",\"external_id\":\"m-1\",\"time\":\"2024-05-01T10:00:09Z\"}\n"
+                                "{\"text\":\"Anna is allergic to nuts.\",\"source_turn\":1,\"event_time\":\"2024-05-01T10:00:00Z\"}\n";
+    char *before;
+    write_file("in.jsonl", lines, sizeof lines - 1);
+    sh("$IS import --later --json --user anna in.jsonl");
+    expect_code(0);
+    assert_int_equal(number_at("turns"), 5); /* who says the same twice has said it twice */
+    assert_int_equal(number_at("known_turns"), 0);
+    sh("$IS export --user anna out.jsonl && $IS ls --user anna --json");
+    before = strdup(last.out);
+    sh("$IS import --later --json --user anna in.jsonl");
+    expect_code(0);
+    assert_int_equal(number_at("added"), 0);
+    assert_int_equal(number_at("turns"), 0);
+    assert_int_equal(number_at("known_turns"), 5);
+    sh("$IS import --later --json out.jsonl"); /* its own export, too: the lines say whose they are */
+    expect_code(0);
+    assert_int_equal(number_at("turns") + number_at("added"), 0);
+    sh("$IS ls --user anna --json");
+    assert_string_equal(last.out, before);
+    free(before);
+    /* Another time, speaker, conversation or owner is another turn. */
+    sh("sed -e 1s/10:00:00/11:00:00/ -e 2s/Yes/No/ -e '3s/\"id\"/\"conversation\":\"c\",\"id\"/' in.jsonl | $IS import --later --json --user anna -");
+    assert_int_equal(number_at("turns"), 3);
+    assert_int_equal(number_at("known_turns"), 2);
+    sh("$IS import --later --json --user ben in.jsonl");
+    assert_int_equal(number_at("turns"), 5);
+    sh("head -n 1 in.jsonl | $IS import --later --user anna -");
+    assert_string_equal(last.out, "Imported 0 facts and 0 turns (1 was known).\n");
+    sh("sed -n 6p in.jsonl | sed 's/\"source_turn\":1,//' | $IS import --later --user cleo -");
+    assert_string_equal(last.out, "Imported 1 fact and 0 turns.\n");
+}
+
+static void export_replaces_only_when_told(void **state)
+{
+    sh("$IS remember --later 'A fact.' && $IS export x.jsonl");
+    expect_code(0);
+    expect_in(last.err, "Exported 1 fact and 0 turns");
+    sh("$IS remember --later 'Another.' && cp x.jsonl y && $IS export x.jsonl");
+    expect_code(1);
+    expect_in(last.err, "--force");
+    sh("cmp x.jsonl y && $IS export x.jsonl --force --json");
+    expect_code(0);
+    assert_int_equal(number_at("facts"), 2);
+    sh("$IS export --json | sed 1d"); /* the lines are JSON already */
+    expect_code(0);
+    assert_string_equal(text_at("text"), "Another.");
+}
+
+/* ---- What is said ----------------------------------------------------------------------------------------------------------- */
+
+static void counts_what_words_must_find(void **state)
+{
+    sh("$IS remember --engine mock 'Anna likes tea.' 'Anna likes dogs.'");
+    sh("$IS recall --engine mock --method lexical --json likes");
+    assert_int_equal(count("items"), 2);
+    assert_int_equal(number_at("unembedded"), 0); /* words were asked for, and are not all there is */
+    sh("$IS remember --engine mock --later 'Anna likes rain.' && $IS recall --engine mock --method lexical --json likes");
+    assert_int_equal(number_at("unembedded"), 1);
+    sh("$IS recall --engine mock --json likes");
+    assert_int_equal(number_at("unembedded"), 1);
+}
+
+static void asks_about_nobody(void **state)
+{
+    sh("$IS remember --engine mock --user anna 'Anna likes tea.' && $IS ask --engine mock --user ana --json 'What does Anna like?'");
+    expect_code(0);
+    expect_in(text_at("fallback"), "nothing is remembered for this user");
+    sh("$IS ask --engine mock --agent bot 'What does Anna like?'");
+    expect_in(last.err, "Note: nothing is remembered for this agent");
+    sh("$IS ask --engine mock --user anna --json 'What does Anna like?'");
+    assert_string_equal(text_at("fallback"), "");
+    sh("$IS ask --engine mock --user anna --metadata '{\"x\":1}' --json 'What does Anna like?'"); /* there is something, only not this */
+    assert_string_equal(text_at("fallback"), "");
+    sh("$IS ask --engine mock --user ana --mode none --json 'What does Anna like?'"); /* nothing was wanted */
+    assert_string_equal(text_at("fallback"), "");
+    sh("$IS forget --user anna 1 --json && $IS ask --engine mock --user anna --json 'What does Anna like?'");
+    expect_in(text_at("fallback"), "nothing is remembered for this user");
+    sh("printf 'Hello\\nAgain\\n' | $IS chat --engine mock --user ana --json | grep -c 'nothing is remembered'");
+    assert_string_equal(last.out, "1\n"); /* once, not in every turn */
+}
+
+static void unknown_ids(void **state)
+{
+    sh("$IS remember --later 'A fact.' && $IS show 99 --json");
+    expect_code(1);
+    expect_error("E_NOTFOUND", "`inferscale ls`");
+    sh("$IS update 99 'Other.' --later --json");
+    expect_error("E_NOTFOUND", "`inferscale ls`");
+    sh("$IS forget 99");
+    expect_code(0);
+    assert_string_equal(last.out, "Nothing was forgotten: the id is not in this memory; `inferscale ls` lists the ids.\n");
+    sh("$IS forget 98 99 --json");
+    assert_int_equal(number_at("unknown"), 2);
+    expect_in(text_at("message"), "inferscale ls lists the ids");
+    sh("$IS forget 1 99");
+    expect_in(last.out, "Forgot 1 item; the other ids are not in this memory");
+    sh("$IS remember --later 'Over.' --expires 2001-01-01 && $IS ls");
+    expect_in(last.out, "expired");
+}
+
+static void chat_explains_a_bare_command(void **state)
+{
+    sh("printf '/remember\\n/remember  \\n' | $IS chat --engine mock");
+    expect_code(1);
+    expect_in(last.err, "Say what: /remember TEXT");
+    assert_null(strstr(last.err, "did you mean"));
+    sh("$IS ls --json");
+    assert_int_equal(count("items"), 0);
+}
+
+static void demo_says_what_it_does(void **state)
+{
+    sh("$IS demo --engine mock --runs 1 --costs 5,20");
+    expect_code(0);
+    char *told = strstr(last.out, "k = 5, 20"), *table = strstr(last.out, "What k facts cost before"), *next = strstr(last.out, "Next");
+    assert_true(told && table && told < table && next && next > table);
+    expect_in(next, " remember \"");
+    expect_in(next, "inferscale ask \"");
+    assert_non_null(json_object_get(last.json, "questions")); /* and the last line is the object still */
+    sh("PATH=$(dirname $IS):$PATH inferscale demo --engine mock --runs 1 --costs 5");
+    expect_in(last.out, "\n   inferscale remember ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -132,6 +264,13 @@ int main(void)
         cmocka_unit_test_setup(groups_list_their_commands, program_fresh),
         cmocka_unit_test_setup(headings_are_the_same, program_fresh),
         cmocka_unit_test_setup(options_are_the_same_everywhere, program_fresh),
+        cmocka_unit_test_setup(importing_again_adds_nothing, program_fresh),
+        cmocka_unit_test_setup(export_replaces_only_when_told, program_fresh),
+        cmocka_unit_test_setup(counts_what_words_must_find, program_fresh),
+        cmocka_unit_test_setup(asks_about_nobody, program_fresh),
+        cmocka_unit_test_setup(unknown_ids, program_fresh),
+        cmocka_unit_test_setup(chat_explains_a_bare_command, program_fresh),
+        cmocka_unit_test_setup(demo_says_what_it_does, program_fresh),
     };
     return cmocka_run_group_tests(tests, program_set_up, program_tear_down);
 }

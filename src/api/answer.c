@@ -292,6 +292,22 @@ static void note_shortfalls(is_asking *a, const is_planned *planned)
                        is_engine_describe(a->is->engine)->n_ctx);
 }
 
+/* Nothing was found. Where there is nothing at all it is said: the owner's name may be misspelt. */
+static is_status note_empty(is_asking *a)
+{
+    const inferscale_scope *s = a->scope;
+    inferscale_list *any = NULL;
+
+    if (a->has_partition) IS_TRY(is_bank_list(a->is->bank, &a->p, s, INFERSCALE_FACTS, 0, 1, &any));
+    if (!any || any->n == 0)
+        is_asking_note(a, "nothing is remembered for this %s", s->user && *s->user     ? "user"
+                                                               : s->agent && *s->agent ? "agent"
+                                                               : s->run && *s->run     ? "run"
+                                                                                       : "application");
+    inferscale_list_free(any);
+    return INFERSCALE_OK;
+}
+
 is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_planned **out)
 {
     is_hit *hits = NULL;
@@ -304,6 +320,7 @@ is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_plann
     *out = NULL;
     IS_TRY(is_handle_engine(a->is));
     if (a->o.mode != INFERSCALE_MODE_NONE) st = find(a, &hits, &n_hits);
+    if (st == INFERSCALE_OK && a->o.mode != INFERSCALE_MODE_NONE && n_hits == 0 && !next_turn) st = note_empty(a);
     t0 = is_now_ms();
     if (st == INFERSCALE_OK) st = fetch_items(a, hits, n_hits, &items, &n_facts);
     if (st == INFERSCALE_OK) {

@@ -274,7 +274,9 @@ is_status inferscale_chat_say(inferscale_chat *c, const char *text, const infers
     if (!c) return is_fail(INFERSCALE_E_INVALID, "the chat is NULL; open one with inferscale_chat_open");
     pthread_mutex_lock(&c->busy);
     before = c->said.len;
-    st = is_asking_begin(&a, c->is, &c->scope, text, options);
+    memset(&a, 0, sizeof a);
+    st = c->is ? is_asking_begin(&a, c->is, &c->scope, text, options)
+               : is_fail(INFERSCALE_E_INVALID, "the store of this chat was closed; open it again, and a chat in it");
     if (st == INFERSCALE_OK) st = say(c, &a);
     if (st == INFERSCALE_OK) st = keep_answer(c, a.answer);
     if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);

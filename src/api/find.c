@@ -47,6 +47,7 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
     q.options = &o;
     t1 = is_now_ms();
     st = is_recall_query(is->recall, p, &q, hits, n, &times->n_unembedded);
+    if (options->method == INFERSCALE_LEXICAL) times->n_unembedded = 0; /* words were asked for, and no vector looked at */
     times->embed_ms = t1 - t0;
     times->recall_ms = is_now_ms() - t1;
     is_free(vec);

@@ -6,6 +6,13 @@
 #include "cli/items.h"
 #include "cli/out.h"
 
+/* A search by words looks at no vector: what has none is counted here. */
+static void count_unembedded(inferscale *is, const inferscale_scope *scope, inferscale_list *list)
+{
+    inferscale_encoder_state s = INFERSCALE_ENCODER_STATE_INIT;
+    if (inferscale_encode_status(is, scope, &s) == INFERSCALE_OK) list->n_unembedded = (size_t)s.n_unembedded;
+}
+
 static int cmd_recall(const cli_args *a)
 {
     inferscale *is = NULL;
@@ -23,6 +30,7 @@ static int cmd_recall(const cli_args *a)
     if (rc != CLI_OK) return rc;
     st = o.method == INFERSCALE_LEXICAL ? INFERSCALE_OK : cli_load_embedder(a, is, &scope);
     if (st == INFERSCALE_OK) st = inferscale_recall(is, &scope, cli_at(a, 0), &o, &list);
+    if (st == INFERSCALE_OK && o.method == INFERSCALE_LEXICAL) count_unembedded(is, &scope, list);
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {

@@ -143,11 +143,11 @@ const char *cli_model_shown(const inferscale_model_info *info, char out[192])
 
 json_t *cli_report(const inferscale_model_info *info, uint64_t seed)
 {
-    char cpu[64], machine[160], date[32], shown[192];
+    char cpu[64], machine[192], date[32], shown[192], cores[64];
     struct utsname u;
     is_cpu_model(cpu);
     if (uname(&u) != 0) memset(&u, 0, sizeof u);
-    snprintf(machine, sizeof machine, "%s, %u cores, %s, %s", cpu, is_cpu_physical_cores(), is_cpu_simd_name(is_cpu_simd()),
+    snprintf(machine, sizeof machine, "%s, %s, %s, %s", cpu, cli_n_of(is_cpu_physical_cores(), "core", cores), is_cpu_simd_name(is_cpu_simd()),
              u.sysname);
     is_date_iso(is_now_epoch(), date);
     return json_pack("{s:o,s:o,s:o,s:s,s:s,s:I,s:[]}", "machine", cli_json_text(machine), "model",

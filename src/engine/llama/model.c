@@ -5,6 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The package that libllama was built from, if the Makefile knows it: libllama's own version says less. */
+#ifndef IS_LLAMA_FROM
+#define IS_LLAMA_FROM ""
+#endif
+
 enum { N_CTX_DEFAULT = 8192, N_BATCH_MAX = 2048 };
 
 void is_llama_refuse(is_llama *e, const char *fmt, ...)
@@ -93,7 +98,7 @@ static is_status describe(is_llama *e, const is_engine_opts *o)
     enum llama_ftype type = llama_model_ftype(e->model);
     const char *slash = strrchr(o->model_path, '/');
 
-    snprintf(i->engine, sizeof i->engine, "libllama %s", llama_version());
+    snprintf(i->engine, sizeof i->engine, "libllama %s" IS_LLAMA_FROM, llama_version());
     if (llama_model_meta_val_str(e->model, "general.name", i->name, sizeof i->name) <= 0)
         snprintf(i->name, sizeof i->name, "%s", slash ? slash + 1 : o->model_path);
     if (!(type & LLAMA_FTYPE_GUESSED) && strncmp(llama_ftype_name(type), "unknown", 7) != 0)
