@@ -12,16 +12,17 @@
 typedef struct is_lease is_lease;
 
 /* Refreshes p and takes a lease on its epoch: when it returns, p->epoch was current while the lease was held. *lease must be NULL or
- * a lease, which is moved: the old one is held until the new one is. Where no lease can be taken (a read-only filesystem) *lease is
- * NULL and the log says so once a process: then only the epoch protects. watch: the handle that reads the epoch. E_NOTFOUND (no
- * such partition), E_BUSY (the memory changes faster than it can be read), E_NOMEM, E_IO. */
+ * a lease, which is moved: the old one is held until the new one is. Where no lease can be taken (a read-only filesystem, a full
+ * disk) *lease is NULL and the log says so once a process: then only the epoch protects. watch: the handle that reads the epoch.
+ * E_NOTFOUND (no such partition), E_BUSY (the memory changes faster than it can be read), E_NOMEM, E_IO. */
 is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease);
 /* The same for who is about to store what he computed from the memory, in a file of its own: he does not if the epoch moved on since,
  * and holds it until the books have taken or refused it. */
 is_status is_lease_take_writing(is_bank *watch, is_partition *p, is_lease **lease);
 void is_lease_drop(is_lease *lease); /* NULL is allowed */
 
-/* Waits until no lease on an epoch of the partition before p->epoch is held, at most wait_ms; removes their files. *n_pending = how many epochs are held still (0 with OK). E_BUSY when the time is over. */
+/* Waits until no lease on an epoch of the partition before p->epoch is held, at most wait_ms; removes their files. *n_pending = how
+ * many epochs are held still (0 with OK). E_BUSY when the time is over. */
 is_status is_lease_wait(is_bank *b, const is_partition *p, uint32_t wait_ms, size_t *n_pending);
 
 #endif
