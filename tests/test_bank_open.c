@@ -204,7 +204,8 @@ static void test_migrates_the_first_schema_to_the_same_tables(void **state)
     raw_sql(paths[1], "CREATE TABLE partitions(id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, owner_kind INTEGER NOT NULL,"
                       " owner TEXT NOT NULL, key BLOB NOT NULL, epoch INTEGER NOT NULL DEFAULT 1, revision INTEGER NOT NULL DEFAULT 0,"
                       " created INTEGER NOT NULL); INSERT INTO partitions VALUES(7, '', 1, 'anna', zeroblob(32), 3, 4, 5);"
-                      "CREATE TABLE items(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL);"
+                      "CREATE TABLE items(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL,"
+                      " UNIQUE(partition_id, id));"
                       "CREATE TABLE segments(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL);"
                       "PRAGMA application_id = 1230196034; PRAGMA user_version = 1"); /* 0x49534D42 */
     OK(is_bank_open(paths[1], false, &b)); /* only what later versions need is looked at */

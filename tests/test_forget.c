@@ -414,6 +414,7 @@ typedef struct asking {
     inferscale_status st;
     inferscale_answer *answer;
     volatile int n_heard;
+    int done;
     double last_heard_ms;
 } asking;
 
@@ -437,6 +438,7 @@ static void *ask_it(void *arg)
     o.text_ctx = q;
     o.max_tokens = 400;
     q->st = inferscale_ask(q->is, &anna, q->question, &o, &q->answer);
+    __atomic_store_n(&q->done, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -586,7 +588,7 @@ static pid_t slow_reader(int *out, const char *model)
         q.is = open_with(model);
         pthread_t t;
         if (pthread_create(&t, NULL, ask_it, &q) != 0) _exit(2);
-        for (; n < 1000 && !q.answer; n++) {
+        for (; n < 1000 && !__atomic_load_n(&q.done, __ATOMIC_ACQUIRE); n++) {
             int heard = __atomic_load_n(&q.n_heard, __ATOMIC_ACQUIRE);
             if (heard && write(fd[1], "x", 1) != 1) _exit(3);
             nap(5);
