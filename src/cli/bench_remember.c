@@ -45,7 +45,8 @@ static int print_json(const inferscale_model_info *info, const bench_remember_op
 
 static void print_table(const inferscale_model_info *info, const bench_remember_result *r)
 {
-    printf("%s %s, %u thread%s, at least %llu facts waiting\n\n", info->name, info->weights, info->n_threads,
+    char shown[192];
+    printf("%s %s, %u thread%s, at least %llu facts waiting\n\n", cli_model_shown(info, shown), info->weights, info->n_threads,
            info->n_threads == 1 ? "" : "s", (unsigned long long)r->waiting_min);
     printf("%-26s %8s %8s %8s %6s\n", "milliseconds", "p50", "p99", "max", "n");
     printf("%-26s %8.2f %8.2f %8.2f %6u\n", "remember one fact", r->p50_ms, r->p99_ms, r->max_ms, r->n_remembered);
