@@ -54,6 +54,9 @@ static void an_embedder_that_is_not_there(void **state)
     sh("$IS ask q --engine llama --embedder $PWD/none.gguf --json");
     expect_code(1);
     expect_error("E_NOTFOUND", "none.gguf");
+    sh("$IS demo --engine llama --embedder none-of-them --json");
+    expect_code(1);
+    expect_error("E_NOTFOUND", "none-of-them");
     sh("$IS remember x --embedder none-of-them --json");
     expect_code(1);
     expect_error("E_NOTFOUND", "none-of-them");

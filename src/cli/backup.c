@@ -9,7 +9,7 @@ static int cmd_backup(const cli_args *a)
     inferscale *is = NULL;
     inferscale_backup_options o = INFERSCALE_BACKUP_OPTIONS_INIT;
     inferscale_status st;
-    char bank[32], vault[32];
+    char bank[32], vault[32], files[64];
     cli_progress p;
     int rc;
     if (cli_n(a) != 1) return cli_usage(a, "give the folder to write to; it must be new or empty");
@@ -33,8 +33,8 @@ static int cmd_backup(const cli_args *a)
                                  (json_int_t)o.vault_bytes, "linked_files", (json_int_t)o.linked_files, "missing_files",
                                  (json_int_t)o.missing_files));
     else
-        printf("Backed up: %s of memory, %llu KV files (%s)%s. What is forgotten from now on stays in this backup.\n", bank,
-               (unsigned long long)o.vault_files, vault, o.missing_files ? "; some are encoded again after a restore" : "");
+        printf("Backed up: %s of memory, %s (%s)%s. What is forgotten from now on stays in this backup.\n", bank,
+               cli_n_of(o.vault_files, "KV file", files), vault, o.missing_files ? "; some are encoded again after a restore" : "");
     inferscale_close(is);
     return rc;
 }
@@ -59,7 +59,7 @@ static int cmd_restore(const cli_args *a)
     inferscale_restore_options o = INFERSCALE_RESTORE_OPTIONS_INIT;
     inferscale_options open;
     inferscale_status st;
-    char bank[32], vault[32];
+    char bank[32], vault[32], files[64];
     cli_progress p;
     if (cli_n(a) != 1) return cli_usage(a, "give the folder of a backup");
     cli_options(a, &open);
@@ -76,9 +76,9 @@ static int cmd_restore(const cli_args *a)
         return cli_print_json(json_pack("{s:b,s:o,s:I,s:I,s:I,s:I}", "verified_only", o.verify_only, "created", cli_json_time(o.created),
                                         "bank_bytes", (json_int_t)o.bank_bytes, "vault_files", (json_int_t)o.vault_files,
                                         "vault_bytes", (json_int_t)o.vault_bytes, "bad_files", (json_int_t)o.bad_files));
-    printf("%s: %s of memory, %llu KV files (%s)", o.verify_only ? "Whole" : "Restored", bank, (unsigned long long)o.vault_files, vault);
+    printf("%s: %s of memory, %s (%s)", o.verify_only ? "Whole" : "Restored", bank, cli_n_of(o.vault_files, "KV file", files), vault);
     if (o.bad_files)
-        printf("; %llu KV files are missing or damaged%s", (unsigned long long)o.bad_files,
+        printf("; %s %s missing or damaged%s", cli_n_of(o.bad_files, "KV file", files), o.bad_files == 1 ? "is" : "are",
                o.verify_only ? "" : ", `inferscale encode` makes them again");
     puts(".");
     return CLI_OK;

@@ -91,7 +91,8 @@ static int print_json(const inferscale_model_info *info, const bench_encode_opti
 
 static void print_table(const inferscale_model_info *info, const bench_encode_options *o, const bench_encode_row *rows, size_t n)
 {
-    printf("%s %s, %u thread%s; * = the default of its stage\n\n", info->name, info->weights, info->n_threads,
+    char shown[192];
+    printf("%s %s, %u thread%s; * = the default of its stage\n\n", cli_model_shown(info, shown), info->weights, info->n_threads,
            info->n_threads == 1 ? "" : "s");
     printf("%-18s %-7s %6s %8s %9s   %9s %11s %8s   %s\n", "policy", "stage", "facts", "facts/s", "computed", "one by one", "together",
            "ratio", "quartiles");

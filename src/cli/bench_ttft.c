@@ -156,7 +156,8 @@ static int print_json(const inferscale_model_info *info, const ttft_options *o, 
 
 static void print_table(const inferscale_model_info *info, const ttft_options *o, const ttft_row *rows, size_t n)
 {
-    printf("%s %s, %u thread%s, medians of %u interleaved rounds; milliseconds from question to first token\n\n", info->name,
+    char shown[192];
+    printf("%s %s, %u thread%s, medians of %u interleaved rounds; milliseconds from question to first token\n\n", cli_model_shown(info, shown),
            info->weights, info->n_threads, info->n_threads == 1 ? "" : "s", o->runs);
     printf("%-10s %4s %7s %9s %9s %9s %7s %7s   %6s %6s %6s %7s %7s %8s\n", "vault", "k", "tokens", "text", "injected", "floor",
            "text/in", "in/flr", "embed", "recall", "plan", "compose", "inject", "question");

@@ -64,6 +64,7 @@ int cli_open_background(const cli_args *a, inferscale **out);   /* the same with
  * ($INFERSCALE_MODELS, else $XDG_CACHE_HOME/inferscale/models, else ~/.cache/inferscale/models). is_free'd; NULL + error. */
 char *cli_model_path(const char *name);
 char *cli_embedder_path(const char *name);
+bool cli_embedder_is_there(const inferscale_options *o); /* false + error: the embedder that was named is not installed */
 
 /* A progress bar on stderr; where that is no terminal a line every 10 seconds, so that a log shows life. Usable as
  * inferscale_progress_fn with ctx = cli_progress*. */

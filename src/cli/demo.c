@@ -263,6 +263,7 @@ static int with_store(demo *d, const char *data)
     o.engine = cli_str(d->a, "--engine", NULL);
     o.embedder = cli_str(d->a, "--embedder", NULL);
     o.embedder_key = cli_str(d->a, "--embedder-key", NULL);
+    if (!cli_embedder_is_there(&o)) return cli_fail_as(d->a, INFERSCALE_E_NOTFOUND);
     st = cli_tempstore_open(&o, &store);
     if (st != INFERSCALE_OK) return cli_fail_as(d->a, st);
     d->is = store.is;

@@ -42,7 +42,7 @@ static void print_row(const inferscale_usage_row *r, bool first)
 
 static void print_table(const inferscale_usage_report *u)
 {
-    char bank[32], empty[32], log[32], vault[32], unnamed[32];
+    char bank[32], empty[32], log[32], vault[32], unnamed[32], files[64];
     printf("%s%-26s%-10s  %-9s  %-16s %9s %11s%s\n", cli_on(CLI_DIM), "OWNER", "WHAT", "MODEL", "POLICY", "N", "SIZE", cli_off());
     for (size_t i = 0; i < u->n; i++) print_row(&u->rows[i], i == 0 || !same_owner(&u->rows[i - 1], &u->rows[i]));
     cli_size(u->bank_bytes, bank);
@@ -50,8 +50,8 @@ static void print_table(const inferscale_usage_report *u)
     cli_size(u->log_bytes, log);
     cli_size(u->vault_bytes, vault);
     cli_size(u->unnamed_bytes, unnamed);
-    printf("Database %s (%s of it empty), log %s; vault %s in %llu files%s%s%s.\n", bank, empty, log, vault,
-           (unsigned long long)u->vault_files, u->unnamed_bytes ? ", " : "", u->unnamed_bytes ? unnamed : "",
+    printf("Database %s (%s of it empty), log %s; vault %s in %s%s%s%s.\n", bank, empty, log, vault,
+           cli_n_of(u->vault_files, "file", files), u->unnamed_bytes ? ", " : "", u->unnamed_bytes ? unnamed : "",
            u->unnamed_bytes ? " of it named by no book (`inferscale gc`)" : "");
 }
 

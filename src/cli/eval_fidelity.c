@@ -216,7 +216,8 @@ static void with_interval(char *out, size_t cap, int digits, double x, stats_int
 static void print_table(const inferscale_model_info *info, const fidelity_options *o, const fidelity *f,
                         const fidelity_row *rows, size_t n_rows)
 {
-    printf("%s %s: %zu questions%s, %u facts each (%.0f tokens of a prompt of %.0f), %u answer tokens\n\n", info->name,
+    char shown[192];
+    printf("%s %s: %zu questions%s, %u facts each (%.0f tokens of a prompt of %.0f), %u answer tokens\n\n", cli_model_shown(info, shown),
            info->weights, f->n_questions, f->cancelled ? " (stopped early)" : "", o->k, f->fact_tokens, f->prompt_tokens,
            o->n_tokens);
     printf("%-6s %-14s %3s  %-23s %7s %7s %6s  %-19s %-19s %8s\n", "arm", "policy", "rep", "mean KL [95%]", "median", "p90",

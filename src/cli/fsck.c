@@ -22,7 +22,7 @@ static void print_json(const inferscale_fsck_report *r)
 
 static void print_text(const inferscale_fsck_report *r, bool repair)
 {
-    char size[32], segments[32];
+    char size[32], segments[64], owners[64], problems[64];
     size_t repaired = 0;
     for (size_t i = 0; i < r->n_problems; i++) {
         const inferscale_problem *p = &r->problems[i];
@@ -33,12 +33,11 @@ static void print_text(const inferscale_fsck_report *r, bool repair)
     }
     if (r->n_more) printf("... and %llu more\n", (unsigned long long)r->n_more);
     cli_size(r->bytes_read, size);
-    cli_count(r->n_segments, segments);
     if (r->n_problems == 0)
-        printf("%sSound.%s %llu owners, %s segments, %s read.\n", cli_on(CLI_GREEN), cli_off(), (unsigned long long)r->n_owners, segments,
-               size);
+        printf("%sSound.%s %s, %s, %s read.\n", cli_on(CLI_GREEN), cli_off(), cli_n_of(r->n_owners, "owner", owners),
+               cli_n_of(r->n_segments, "segment", segments), size);
     else
-        printf("%zu problems, %zu repaired.%s\n", r->n_problems + (size_t)r->n_more, repaired,
+        printf("%s, %zu repaired.%s\n", cli_n_of(r->n_problems + r->n_more, "problem", problems), repaired,
                r->ok ? " What was dropped is made again by `inferscale encode`." : repair ? "" : " `inferscale fsck --repair` mends views.");
 }
 

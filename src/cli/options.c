@@ -186,7 +186,7 @@ void cli_scope(const cli_args *a, inferscale_scope *out)
 }
 
 /* An embedder that was named and is not there is found out before anything is done. The mock engine's are no files. */
-static bool embedder_is_there(const inferscale_options *o)
+bool cli_embedder_is_there(const inferscale_options *o)
 {
     char *path;
     if (!o->embedder || strstr(o->embedder, "://") || (o->engine && strcmp(o->engine, "mock") == 0)) return true;
@@ -200,7 +200,7 @@ static int open_as(const cli_args *a, bool background, inferscale **out)
     inferscale_options o;
     inferscale_status st;
     cli_options(a, &o);
-    if (!embedder_is_there(&o)) return cli_fail_as(a, INFERSCALE_E_NOTFOUND);
+    if (!cli_embedder_is_there(&o)) return cli_fail_as(a, INFERSCALE_E_NOTFOUND);
     o.background = background && !o.read_only;
     st = inferscale_open(out, &o);
     if (st == INFERSCALE_OK && *inferscale_notice(*out)) fprintf(stderr, "Note: %s\n", inferscale_notice(*out));

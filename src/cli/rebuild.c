@@ -25,7 +25,7 @@ static bool parse_what(const char *s, int *what)
 
 static void print_result(const cli_args *a, const inferscale_rebuild_options *o, double ms)
 {
-    char took[32], computed[32];
+    char took[32], computed[32], owners[64], items[64], facts[64];
     cli_ms(ms, took);
     cli_count(o->tokens_computed, computed);
     if (cli_wants_json(a))
@@ -33,8 +33,8 @@ static void print_result(const cli_args *a, const inferscale_rebuild_options *o,
                                  "facts_encoded", (json_int_t)o->facts_encoded, "tokens_stored", (json_int_t)o->tokens_stored,
                                  "tokens_computed", (json_int_t)o->tokens_computed, "ms", ms));
     else
-        printf("Rebuilt for %llu owners in %s: %llu items embedded, %llu facts encoded (%s tokens computed).\n",
-               (unsigned long long)o->owners, took, (unsigned long long)o->embedded, (unsigned long long)o->facts_encoded, computed);
+        printf("Rebuilt for %s in %s: %s embedded, %s encoded (%s tokens computed).\n", cli_n_of(o->owners, "owner", owners), took,
+               cli_n_of(o->embedded, "item", items), cli_n_of(o->facts_encoded, "fact", facts), computed);
 }
 
 static int cmd_rebuild(const cli_args *a)
