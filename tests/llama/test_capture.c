@@ -135,23 +135,6 @@ static is_capture capture_of(kit_ids context, kit_rows *rows, kit_ids span)
     return (is_capture){ .context = context.p, .n_context = context.n, .span = span.p, .n_span = span.n, .rows = rows->rows };
 }
 
-/* N of the text, as subject_floor gives it; two ways to compute it are enough where they take their time. */
-static floor_n quick_floor(subject *s, const is_plan *twin, const float *text)
-{
-    floor_n n = { SUBJECT_KL_FLOOR, SUBJECT_DIFF_FLOOR };
-    float *other = is_malloc(s->n_vocab * sizeof *other);
-
-    assert_non_null(other);
-    if (!s->noisy) n = subject_floor(s, twin, text);
-    for (uint32_t batch = 0; s->noisy && batch <= 24; batch += 24) {
-        assert_true(oracle_prefill(s->other, s->ids, twin->n_tokens, batch, other));
-        n.kl = fmax(n.kl, logits_kl(text, other, s->n_vocab));
-        n.diff = fmax(n.diff, logits_max_diff(text, other, s->n_vocab));
-    }
-    is_free(other);
-    return n;
-}
-
 /* ---- Together ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct spans {
@@ -211,7 +194,7 @@ static void check_served(subject *s, const spans *t)
     kit_plan_add(&p, IS_ROLE_QUESTION, question, NULL);
     kit_plan_twin(&p, &twin);
     kit_logits(s->e, &twin.plan, &opts, want, NULL);
-    floor_n n = quick_floor(s, &twin.plan, want);
+    floor_n n = subject_floor_quick(s, &twin.plan, want);
     kit_logits(s->e, &p.plan, &opts, got, NULL);
     assert_true(oracle_stitch(s->o, header.p, header.n, parts, SPANS, question.p, question.n, want));
     subject_same(s, "spans captured together", want, got, n);
@@ -349,7 +332,7 @@ static floor_n text_floor(subject *s, const blocks *t, float *text)
     kit_plan_begin(&p, 0);
     kit_plan_add(&p, IS_ROLE_QUESTION, all, NULL);
     kit_logits(s->e, &p.plan, &opts, text, NULL);
-    return quick_floor(s, &p.plan, text);
+    return subject_floor_quick(s, &p.plan, text);
 }
 
 /* Rows injected for one capture must not be there for the next, alone or with others, whose context has the same tokens. */

@@ -39,6 +39,8 @@ typedef struct floor_n { double kl, diff; } floor_n;
  * other attention kernel, since without flash attention one thread computes the same whatever the batching, and quantised
  * arithmetic would have a floor of nothing. At least the floors above. */
 floor_n subject_floor(subject *s, const is_plan *twin, const float *text);
+/* The same, but only with the other kernel's two batchings where the model takes its time: a floor that is at most as high. */
+floor_n subject_floor_quick(subject *s, const is_plan *twin, const float *text);
 
 /* got against want: KL <= 3 N, and the same best token unless want's lead is under N's largest difference. Prints one
  * line; what is wrong is counted, and fails the test at subject_verdict. */
