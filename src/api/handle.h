@@ -87,7 +87,7 @@ char *is_cache_folder(const char *what);
 
 #define IS_DEFAULT_MODEL "smollm2-135m-instruct-q4_0"
 #define IS_DEFAULT_EMBEDDER "all-minilm-l6-v2-f16"
-#define IS_DEFAULT_POLICY "facts:5"
+#define IS_DEFAULT_POLICY "page:16/6"
 #define IS_DEFAULT_REFINE "company:10"
 
 #endif
