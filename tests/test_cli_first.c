@@ -258,6 +258,17 @@ static void demo_says_what_it_does(void **state)
     expect_in(last.out, "\n   inferscale remember ");
 }
 
+/* Where nobody watches, long work leaves lines that a log can hold. */
+static void logs_show_life(void **state)
+{
+    sh("for i in $(seq 20); do echo \"Fact number $i.\"; done | $IS remember --later - > ids && $IS encode --engine mock"
+       " --model mock:slow=1500 --policy facts:5");
+    expect_code(0);
+    expect_in(last.err, " of 20, ");
+    assert_null(strchr(last.err, '\r'));
+    assert_null(strchr(last.err, '\033'));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +285,7 @@ int main(void)
         cmocka_unit_test_setup(unknown_ids, program_fresh),
         cmocka_unit_test_setup(chat_explains_a_bare_command, program_fresh),
         cmocka_unit_test_setup(demo_says_what_it_does, program_fresh),
+        cmocka_unit_test_setup(logs_show_life, program_fresh),
     };
     return cmocka_run_group_tests(tests, program_set_up, program_tear_down);
 }

@@ -66,7 +66,7 @@ char *cli_model_path(const char *name);
 char *cli_embedder_path(const char *name);
 bool cli_embedder_is_there(const inferscale_options *o); /* false + error: the embedder that was named is not installed */
 
-/* A progress bar on stderr; where that is no terminal a line every 10 seconds, so that a log shows life. Usable as
+/* A progress bar on stderr; where that is no terminal a line every 5 seconds, so that a log shows life. Usable as
  * inferscale_progress_fn with ctx = cli_progress*. */
 typedef struct cli_progress { const char *title; double started_ms, drawn_ms; uint64_t done, total; bool tty; } cli_progress;
 void cli_progress_start(cli_progress *p, const char *title, uint64_t total);

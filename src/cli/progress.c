@@ -28,7 +28,7 @@ const volatile int *cli_interrupt(void)
     return &interrupted;
 }
 
-enum { BAR = 24, TITLE = 18, LINE_MS = 10000 };
+enum { BAR = 24, TITLE = 18, LINE_MS = 5000 };
 
 /* For logs: whole lines, few of them. */
 static void say(cli_progress *p, const char *what)
