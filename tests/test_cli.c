@@ -247,7 +247,7 @@ static void remembers_from_everywhere(void **state)
     sh("$IS encode --engine mock --json --again");
     assert_int_equal(number_at("facts_encoded"), 6);
     sh("$IS encode --engine mock --json --stage refine --refine near:2"); /* and a copy behind the bare header */
-    assert_int_equal(number_at("facts_encoded"), 12);
+    assert_int_equal(number_at("facts_encoded"), 11); /* one of the six has it from the first stage: page:16/6 */
     sh("$IS encode --engine mock --json --stage all --refine near:2");
     assert_int_equal(number_at("facts_encoded"), 0);
 }
