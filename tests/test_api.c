@@ -52,7 +52,7 @@ static int no_home(void **state)
     return nftw(home, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static inferscale *open_with(const char *model, int read_only)
+static inferscale *open_policy(const char *model, int read_only, const char *policy)
 {
     inferscale_options o = INFERSCALE_OPTIONS_INIT;
     inferscale *is = NULL;
@@ -62,8 +62,14 @@ static inferscale *open_with(const char *model, int read_only)
     o.model = model;
     o.plugin_dir = plugins;
     o.read_only = read_only;
+    o.policy = policy;
     OK(inferscale_open(&is, &o));
     return is;
+}
+
+static inferscale *open_with(const char *model, int read_only)
+{
+    return open_policy(model, read_only, NULL);
 }
 
 static int64_t remember(inferscale *is, const inferscale_scope *who, const char *text)
@@ -181,7 +187,7 @@ static size_t count_segments(inferscale *is)
 
 static void what_is_forgotten_or_changed_is_never_used_again(void **state)
 {
-    inferscale *is = open_with(NULL, 0);
+    inferscale *is = open_policy(NULL, 0, "facts:5");
     int64_t ids[N_NOTES];
     size_t n = 0;
 

@@ -13,8 +13,9 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
-#include "bank/bank.h"
+#include "base/status.h"
 #include "support/scratch.h"
 
 enum { ROUNDS = 25, MAX_FACTS = 4000 };
@@ -89,13 +90,27 @@ static size_t read_notes(int fd, model *m, size_t n)
     return n;
 }
 
+/* Files that the books name: two policies that meant the same context share one. */
+static uint64_t named_files(const char *path)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *q = NULL;
+    uint64_t n;
+
+    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT count(DISTINCT name) FROM segments", -1, &q, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    n = (uint64_t)sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    return n;
+}
+
 static void check(const char *home, const model *m, size_t n)
 {
     inferscale *is = open_store(home);
     inferscale_store_info info;
     inferscale_list *list = NULL;
-    is_bank_counts counts;
-    is_bank *bank = NULL;
     char path[600];
 
     assert_int_equal(inferscale_store(is, 1, &info), INFERSCALE_OK);
@@ -110,10 +125,7 @@ static void check(const char *home, const model *m, size_t n)
     }
     inferscale_list_free(list);
     snprintf(path, sizeof path, "%s/bank.sqlite", home);
-    assert_int_equal(is_bank_open(path, true, &bank), INFERSCALE_OK);
-    assert_int_equal(is_bank_count(bank, &counts), INFERSCALE_OK);
-    assert_int_equal(counts.segments, info.n_segments);
-    is_bank_close(bank);
+    assert_int_equal(named_files(path), info.n_segments);
     assert_int_equal(inferscale_encode(is, &anna, NULL), INFERSCALE_OK); /* and it goes on working */
     inferscale_close(is);
 }

@@ -127,13 +127,13 @@ static void test_status_names_are_pinned(void **state)
 {
     static const char *const names[] = { "OK", "E_INVALID", "E_NOMEM", "E_IO", "E_FULL", "E_READONLY", "E_NOTFOUND", "E_CORRUPT",
                                          "E_FOREIGN", "E_BUSY", "E_CONTEXT", "E_UNSUPPORTED", "E_MODEL", "E_ENGINE", "E_CANCELLED",
-                                         "E_DENIED", "E_STALE", "E_PARSE", "E_INTERNAL" };
+                                         "E_DENIED", "E_STALE", "E_PARSE", "E_INTERNAL", "E_TRACE" };
 
-    for (int i = 0; i < 19; i++) {
+    for (int i = 0; i < 20; i++) {
         assert_string_equal(inferscale_status_name((inferscale_status)i), names[i]);
         assert_string_not_equal(inferscale_status_meaning((inferscale_status)i), "unknown");
     }
-    assert_string_equal(inferscale_status_name((inferscale_status)19), "unknown");
+    assert_string_equal(inferscale_status_name((inferscale_status)20), "unknown");
     assert_string_equal(inferscale_status_meaning((inferscale_status)-1), "unknown");
     assert_string_equal(inferscale_version(), INFERSCALE_VERSION);
 }
