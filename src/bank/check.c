@@ -64,12 +64,13 @@ is_status bank_check_scope(const inferscale_scope *scope)
     return INFERSCALE_OK;
 }
 
-/* SQLite's own JSON functions decide, because they are what reads it later. */
+/* SQLite's own JSON functions decide, because they are what reads it later. json_type first: for want of memory it fails, where
+ * json_valid may say that the text is no JSON; and what it read json_valid finds again. */
 is_status bank_check_metadata(is_bank *b, const char *what, size_t which, const char *metadata)
 {
     char who[48];
+    bool good, malformed;
     is_status st;
-    int64_t good;
     size_t n;
     sql q;
 
@@ -81,9 +82,12 @@ is_status bank_check_metadata(is_bank *b, const char *what, size_t which, const 
                        "and keep a key", who, n, BANK_TEXT_MAX);
     if (!is_utf8_valid(metadata, n, NULL))
         return is_fail(INFERSCALE_E_INVALID, "%s: the metadata is not valid UTF-8; convert it to UTF-8", who);
-    q = sql_open(b, "SELECT CASE WHEN json_valid(?1) THEN json_type(?1) = 'object' ELSE 0 END");
+    q = sql_open(b, "SELECT CASE WHEN json_type(?1) = 'object' THEN json_valid(?1) ELSE 0 END");
     sql_text(&q, metadata);
-    good = sql_one_i64(&q, 0, &st);
+    good = sql_row(&q) && sqlite3_column_int(q.stmt, 0) != 0;
+    malformed = (q.rc & 0xff) == SQLITE_ERROR && strstr(sqlite3_errmsg(b->db), "malformed JSON");
+    if (malformed) q.rc = SQLITE_OK;
+    st = sql_end(&q);
     if (st != INFERSCALE_OK || good) return st;
     return is_fail(INFERSCALE_E_INVALID, "%s: the metadata is not a JSON object; write it as {\"key\": \"value\"}", who);
 }
