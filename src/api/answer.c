@@ -94,6 +94,22 @@ is_status is_asking_lease(is_asking *a)
     return st == INFERSCALE_OK ? is_hold_lease(&a->hold, &a->p) : st;
 }
 
+static is_status gone_before_a_word(void)
+{
+    return is_fail(INFERSCALE_E_STALE, "what was to be used was changed or forgotten meanwhile; plan again");
+}
+
+/* The lease may have moved since a conversation looked at what it placed, and who changed that meanwhile waits for no newer lease. */
+static is_status still_held(is_asking *a)
+{
+    bool holds = true;
+
+    if (is_hold_stopped(&a->hold)) return gone_before_a_word();
+    if (a->hold.n_facts == 0 && a->hold.segments.n == 0) return INFERSCALE_OK;
+    IS_TRY(is_bank_still_holds(a->is->bank, &a->p, a->hold.facts, a->hold.n_facts, &a->hold.segments, a->hold.as_of, &holds));
+    return holds ? INFERSCALE_OK : gone_before_a_word();
+}
+
 static is_status find(is_asking *a, is_hit **hits, size_t *n)
 {
     inferscale_recall_options r = INFERSCALE_RECALL_OPTIONS_INIT;
@@ -109,6 +125,7 @@ static is_status find(is_asking *a, is_hit **hits, size_t *n)
     r.kinds = INFERSCALE_FACTS;
     IS_TRY(is_asking_lease(a));
     if (!a->has_partition) return INFERSCALE_OK;
+    IS_TRY(still_held(a));
     IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &times, why));
     if (why[0]) is_asking_note(a, "%s", why);
     a->answer->embed_ms = times.embed_ms;
@@ -365,11 +382,6 @@ static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_r
                       .cache_parts = 1, .cancel = a->o.cancel, .stop = &a->hold.stop };
 
     return *run ? is_engine_extend(a->is->engine, *run, plan, &o, stats) : is_engine_start(a->is->engine, plan, &o, run, stats);
-}
-
-static is_status gone_before_a_word(void)
-{
-    return is_fail(INFERSCALE_E_STALE, "what was to be used was changed or forgotten meanwhile; plan again");
 }
 
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
