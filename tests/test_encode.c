@@ -313,6 +313,41 @@ static void facts_that_come_one_by_one(void **state)
     }
 }
 
+/* A page's leads need not have a place of their own yet. When they get one, it is not on the page that they lead: no fact sees its own
+ * text before it. */
+static void no_fact_joins_a_page_that_it_leads(void **state)
+{
+    static const char *const policies[] = { "page:6+3@topic", "page:4+1@topic", "page:5+2", "page:6+2@time" };
+    size_t n_led = 0;
+
+    (void)state;
+    for (size_t round = 0; round < 24; round++) {
+        lab *l = open_lab("mock", NULL, NULL, NULL);
+        is_policy policy = policy_of(policies[round % 4]);
+        const is_encoder enc = encoder(l);
+        int64_t ids[FACTS];
+
+        remember(l, 0, FACTS, ids); /* all are there to be found, a few at a time are encoded */
+        for (int done = 0, n; done < FACTS; done += n) {
+            n = 1 + (int)scratch_below(&rng, round < 12 ? 3 : 9);
+            if (n > FACTS - done) n = FACTS - done;
+            encode(l, &policy, ids + done, (size_t)n, 0);
+        }
+        for (int f = 0; f < FACTS; f++) {
+            is_page page;
+
+            KIT_OK(is_bank_page_of(enc.bank, &l->partition, enc.profile->fingerprint, policy.name, ids[f], 1, &page));
+            for (size_t i = 0; i < page.n; i++)
+                for (size_t j = i + 1; j < page.n; j++) assert_true(page.facts[i].dep.item_id != page.facts[j].dep.item_id);
+            n_led += page.n_lead;
+            is_page_free(&page);
+            check_fact(l, &policy, ids[f]);
+        }
+        lab_close(l);
+    }
+    assert_true(n_led > 0);
+}
+
 static void one_that_joins_costs_its_own_tokens(void **state)
 {
     lab *l = open_lab("mock", NULL, NULL, NULL);
@@ -664,6 +699,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_hold_what_they_say),
         cmocka_unit_test(facts_that_come_one_by_one),
+        cmocka_unit_test(no_fact_joins_a_page_that_it_leads),
         cmocka_unit_test(one_that_joins_costs_its_own_tokens),
         cmocka_unit_test(some_can_begin_a_plan),
         cmocka_unit_test(pages_are_as_laid_out),

@@ -182,7 +182,18 @@ static uint64_t hash_of(const is_pager *g, int64_t id)
     return h;
 }
 
-/* The lane whose open page is nearest; an empty lane counts as neither near nor far. */
+/* Does the fact stand before the facts of this page already? A page holds nothing twice: what it leads it does not join. */
+static bool led_by(const lane *l, int64_t id)
+{
+    for (size_t i = 0; i < l->page.n; i++)
+        if (l->page.facts[i].lead && l->page.facts[i].dep.item_id == id) return true;
+    for (size_t i = 0; i < l->fresh.n; i++)
+        if (l->fresh.facts[i].lead && l->fresh.facts[i].dep.item_id == id) return true;
+    return false;
+}
+
+/* The lane whose open page is nearest, of those that the fact does not lead, else the first; an empty lane counts as neither near
+ * nor far. */
 static is_status nearest_lane(layout *y, int64_t id, uint32_t *out)
 {
     float *v = NULL;
@@ -198,7 +209,7 @@ static is_status nearest_lane(layout *y, int64_t id, uint32_t *out)
         for (uint32_t d = 0; v && l->sum && d < dim; d++) dot += (double)v[d] * l->sum[d];
         if (l->n_facts) dot /= (double)l->n_facts;
         if (!l->sum) dot = 0.2;
-        if (dot > best) best = dot, *out = i;
+        if (dot > best && !led_by(l, id)) best = dot, *out = i;
     }
     is_free(v);
     return INFERSCALE_OK;
@@ -218,8 +229,9 @@ static is_status choose_lane(layout *y, int64_t id, bool bulk, uint32_t *out)
     return st == INFERSCALE_OK ? know_lane(y, *out) : st;
 }
 
-/* A place for the fact. One that is too large for a page of any kind is refused. */
-static is_status place(layout *y, const inferscale_item *item, uint32_t n_tokens, bool bulk)
+/* A place for the fact, the first of those in `waiting`: they are not to lead a page that they may join. One that is too large for a
+ * page of any kind is refused. */
+static is_status place(layout *y, const inferscale_item *item, uint32_t n_tokens, bool bulk, const int64_t *waiting, size_t n_waiting)
 {
     const is_pager *g = y->g;
     uint32_t i;
@@ -230,7 +242,8 @@ static is_status place(layout *y, const inferscale_item *item, uint32_t n_tokens
                        (long long)item->id, n_tokens, g->room);
     IS_TRY(choose_lane(y, item->id, bulk, &i));
     l = &y->lanes[i];
-    if (!l->fresh.open || l->n_facts >= g->policy->w || l->n_tokens + n_tokens > g->room) IS_TRY(turn(y, i, item, &item->id, 1));
+    if (!l->fresh.open || l->n_facts >= g->policy->w || l->n_tokens + n_tokens > g->room || led_by(l, item->id))
+        IS_TRY(turn(y, i, item, waiting, n_waiting));
     IS_TRY(push(&l->fresh, (is_dep){ item->id, item->version }, false));
     l->n_tokens += n_tokens;
     l->n_facts++;
@@ -347,6 +360,27 @@ static is_status place_topics(layout *y, const is_work *w, const placed *order, 
     return st;
 }
 
+/* One after another, without those that are laid already. */
+static is_status place_singly(layout *y, const is_work *w, const placed *order, const bool *laid, size_t n, bool bulk)
+{
+    int64_t *waiting = is_malloc((n + 1) * sizeof *waiting);
+    size_t n_waiting = 0, at = 0;
+    is_status st = waiting ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for pages");
+
+    for (size_t i = 0; waiting && i < n; i++)
+        if (!laid[i]) waiting[n_waiting++] = w->list->items[order[i].at].id;
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
+        const inferscale_item *item = &w->list->items[order[i].at];
+
+        if (laid[i]) continue;
+        st = place(y, item, w->tokens[order[i].at].n, bulk, waiting + at, n_waiting - at);
+        if (st == INFERSCALE_E_CONTEXT) st = is_job_left(y->g->job, item->id);
+        at++;
+    }
+    is_free(waiting);
+    return st;
+}
+
 /* Places all facts of the work that have none; y->pages are the pages written to. */
 static is_status lay_out(layout *y, const is_work *w, const size_t *open, size_t n_open)
 {
@@ -365,13 +399,7 @@ static is_status lay_out(layout *y, const is_work *w, const size_t *open, size_t
     if (st == INFERSCALE_OK) qsort(order, n_open, sizeof *order, by_hash);
     for (size_t i = 0; topics && i < n_open && st == INFERSCALE_OK; i += TOPIC_CHUNK)
         st = place_topics(y, w, order + i, n_open - i < TOPIC_CHUNK ? n_open - i : TOPIC_CHUNK, laid + i);
-    for (size_t i = 0; i < n_open && st == INFERSCALE_OK; i++) {
-        const inferscale_item *item = &w->list->items[order[i].at];
-
-        if (laid[i]) continue;
-        st = place(y, item, w->tokens[order[i].at].n, bulk);
-        if (st == INFERSCALE_E_CONTEXT) st = is_job_left(g->job, item->id);
-    }
+    if (st == INFERSCALE_OK) st = place_singly(y, w, order, laid, n_open, bulk);
     for (uint32_t i = 0; i < LANES && st == INFERSCALE_OK; i++) st = flush(y, &y->lanes[i]);
     is_free(order);
     is_free(laid);
