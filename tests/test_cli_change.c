@@ -56,10 +56,10 @@ static void forgets_and_proves(void **state)
 {
     sh("$IS remember --turns --later --json 'I am allergic to walnuts, as you know.'");
     json_int_t turn = whole(item("turns", 0), "id");
-    sh("$IS remember --engine mock --json --source-turn %lld 'Anna is allergic to walnuts.' 'Anna likes to bake bread.'", (long long)turn);
+    sh("$IS remember --engine mock --policy facts:5 --json --source-turn %lld 'Anna is allergic to walnuts.' 'Anna likes to bake bread.'", (long long)turn);
     expect_code(0);
     json_int_t fact = whole(item("facts", 0), "id");
-    sh("$IS forget --engine mock --prove --encode --json %lld", (long long)fact);
+    sh("$IS forget --engine mock --policy facts:5 --prove --encode --json %lld", (long long)fact);
     expect_code(0);
     assert_int_equal(number_at("forgotten"), 1);
     assert_int_equal(number_at("withdrawn"), 1);
