@@ -490,9 +490,12 @@ static void script(run *r)
 
 static void begin_run(run *r, unsigned long long seed)
 {
+    char *made = scratch_make();
+
     r->seed = r->dice = seed;
     r->n = r->n_gone = r->serial = 0;
-    r->folder = realpath(scratch_make(), NULL);
+    r->folder = realpath(made, NULL);
+    free(made);
     r->root = strdup(scratch_path(r->folder, "disk"));
     assert_int_equal(mkdir(r->root, 0700), 0);
     r->home = strdup(scratch_path(r->root, "store"));

@@ -275,6 +275,15 @@ static is_status fetch_items(is_asking *a, const is_hit *hits, size_t n, infersc
     return INFERSCALE_OK;
 }
 
+static void free_facts(is_plan_fact *facts, size_t n)
+{
+    for (size_t i = 0; facts && i < n; i++) {
+        is_tokens_free(&facts[i].tokens);
+        is_segment_unref(facts[i].segment);
+    }
+}
+
+/* What the facts hold is the plan's, or freed. */
 static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, bool next_turn, uint32_t n_used, is_planned **out)
 {
     const uint32_t n_ctx = is_engine_describe(a->is->engine)->n_ctx;
@@ -285,6 +294,7 @@ static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, bool ne
     is_status st = is_profile_question(a->is->engine, a->question, &question);
 
     if (st == INFERSCALE_OK) st = is_plan_new(a->is->profile, facts, n, &question, &opts, out);
+    else free_facts(facts, n);
     is_tokens_free(&question);
     return st;
 }
@@ -345,7 +355,7 @@ is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_plann
         st = facts ? prepare_facts(a, items, n_facts, facts) : is_fail(INFERSCALE_E_NOMEM, "out of memory");
     }
     if (st == INFERSCALE_OK) st = plan_facts(a, facts, n_facts, next_turn, n_used, out);
-    else for (size_t i = 0; facts && i < n_facts; i++) { is_tokens_free(&facts[i].tokens); is_segment_unref(facts[i].segment); }
+    else free_facts(facts, n_facts);
     if (st == INFERSCALE_OK) st = exact_first(a, *out);
     if (st == INFERSCALE_OK) st = report_facts(a, is_planned_plan(*out), hits, n_hits);
     if (st == INFERSCALE_OK) {

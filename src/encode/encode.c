@@ -69,9 +69,11 @@ static bool is_there(const is_encoder *enc, const is_partition *p, const is_poli
     return found && is_vault_has(enc->vault, name);
 }
 
+/* On failure there is no context. */
 static is_status prepare(const is_encoder *enc, const is_partition *p, const is_policy *policy, bool again, ready *r)
 {
     const uint32_t n_ctx = is_engine_describe(enc->engine)->n_ctx;
+    is_status st;
 
     if (r->tokens->n + 1 >= n_ctx)
         return is_fail(INFERSCALE_E_CONTEXT, "fact %lld has %u tokens and the context holds %u; it is served as text where it fits, or split it",
@@ -80,7 +82,11 @@ static is_status prepare(const is_encoder *enc, const is_partition *p, const is_
     r->row = (is_segment_row){ .fact_id = r->item->id, .version = r->item->version, .n_tokens = r->tokens->n,
                                .n_context = r->context.tokens.n, .n_passes = 1 };
     memcpy(r->row.policy, policy->name, sizeof r->row.policy);
-    IS_TRY(is_segment_name(p, is_engine_describe(enc->engine), enc->profile, &r->context, 1, 0, r->tokens, r->row.name));
+    st = is_segment_name(p, is_engine_describe(enc->engine), enc->profile, &r->context, 1, 0, r->tokens, r->row.name);
+    if (st != INFERSCALE_OK) {
+        is_context_free(&r->context);
+        return st;
+    }
     r->there = !again && is_there(enc, p, policy, r->item->id, r->row.name);
     return INFERSCALE_OK;
 }

@@ -21,7 +21,7 @@ typedef struct calls {
     char segment[700];           /* a segment's file */
     inferscale_scope base, own;  /* base: facts and turns that must always be there; own: what a case plays with */
     int64_t facts[CALLS_FACTS], turn;
-    inferscale *is;
+    inferscale *is, *aside;      /* aside: another handle on the store, of the case */
     inferscale_chat *chat;
     inferscale_segment *seg;
     int64_t ids[4];              /* of the case */
