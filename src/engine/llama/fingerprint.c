@@ -79,12 +79,14 @@ static is_status hash_content(const char *path, uint8_t out[IS_HASH_BYTES])
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     is_hash *h = NULL;
     ssize_t n = -1;
+    bool memory = buf && is_hash_new(NULL, &h) == INFERSCALE_OK;
 
-    if (buf && fd >= 0 && is_hash_new(NULL, &h) == INFERSCALE_OK)
+    if (memory && fd >= 0)
         while ((n = read(fd, buf, CHUNK)) > 0) is_hash_field(h, buf, (size_t)n);
     is_hash_end(h, out);
     if (fd >= 0) close(fd);
     is_free(buf);
+    if (!memory) return is_fail(INFERSCALE_E_NOMEM, "out of memory while reading the model file %s; free some and try again", path);
     if (n < 0) return is_fail(INFERSCALE_E_MODEL, "cannot read the model file %s (%s); check the disk", path, strerror(errno));
     return INFERSCALE_OK;
 }
