@@ -359,6 +359,14 @@ static void test_leftovers(void **state)
     snprintf(ancient, 256, "%s/tmp/%s.%ld.%lld.00000004.tmp", dir, hex, (long)getpid(), now - 10000);
     snprintf(gone, 256, "%s/tmp/%s.%ld.%lld.00000005.gone", dir, hex, (long)getpid(), now);
     snprintf(stranger, 256, "%s/tmp/notes.txt", dir);
+    /* who looks while it goes sees work under way, unless nobody is at it any more */
+    for (int i = 0; i < 3; i++) {
+        char at_work[256];
+
+        snprintf(at_work, sizeof at_work, "%s.%ld.%lld.00000006.gone", hex, (long)(i == 1 ? dead : getpid()), i == 2 ? now - 100 : now);
+        assert_int_equal(is_vault_at_work(at_work), i == 0);
+        assert_true(is_vault_left_over(at_work));
+    }
     write_file(dead_old), write_file(dead_new), write_file(mine), write_file(ancient), write_file(gone), write_file(stranger);
     is_vault_close(v);
     v = open_vault(0);

@@ -75,20 +75,37 @@ static bool ends_with(const char *s, const char *end)
 
 /* ---- Open and close -------------------------------------------------------------------------------------------------- */
 
+/* Who made a file in DIR/tmp and how many seconds ago, from its name; false = it does not say. *dead: surely no process of that number. */
+static bool read_maker(const char *name, long long *age, bool *dead)
+{
+    char *end;
+    long pid = strtol(name + HEX + 1, &end, 10);
+
+    if (pid <= 0 || *end != '.') return false;
+    *age = (long long)is_now_epoch() - strtoll(end + 1, NULL, 10);
+    *dead = kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    return true;
+}
+
 /* Is a file in DIR/tmp left over? Keys and values can be turned back into text: what no name leads to must not stay on disk. */
 bool is_vault_left_over(const char *name)
 {
-    char *end;
-    long pid;
     long long age;
+    bool dead;
 
     if (strlen(name) < HEX + 2 || name[HEX] != '.') return false;
     if (ends_with(name, ".gone")) return true;
-    if (!ends_with(name, ".tmp")) return false;
-    pid = strtol(name + HEX + 1, &end, 10);
-    if (pid <= 0 || *end != '.') return false;
-    age = (long long)is_now_epoch() - strtoll(end + 1, NULL, 10);
-    return age > ORPHAN_OLD_S || (age > ORPHAN_DEAD_S && kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+    if (!ends_with(name, ".tmp") || !read_maker(name, &age, &dead)) return false;
+    return age > ORPHAN_OLD_S || (age > ORPHAN_DEAD_S && dead);
+}
+
+bool is_vault_at_work(const char *name)
+{
+    long long age;
+    bool dead;
+
+    if (strlen(name) < HEX + 2 || name[HEX] != '.' || !ends_with(name, ".gone")) return false;
+    return read_maker(name, &age, &dead) && !dead && age <= ORPHAN_DEAD_S;
 }
 
 static is_status clean_one(void *ctx, const char *name, bool is_dir)

@@ -42,5 +42,8 @@ const is_fs *is_vault_fs(const is_vault *v);
 const char *is_vault_dir(const is_vault *v);
 /* Is this entry of DIR/tmp left over by a process that is gone (or did nothing for an hour)? */
 bool is_vault_left_over(const char *name);
+/* A file that is being overwritten to go: its process lives and took it out of the namespace a moment ago. Overwriting it too does no
+ * harm, but it is no finding. */
+bool is_vault_at_work(const char *name);
 
 #endif

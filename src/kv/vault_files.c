@@ -59,7 +59,7 @@ static is_vault_kind kind_of(const walk *w, const char *name, const is_stat *st,
         if (n < HEX + 6 || !from_hex(name, IS_HASH_BYTES, id) || name[HEX] != '.') return IS_VAULT_STRAY;
         memset(id, 0, IS_HASH_BYTES);
         if (strcmp(name + n - 4, ".tmp") != 0 && strcmp(name + n - 5, ".gone") != 0) return IS_VAULT_STRAY;
-        return is_vault_left_over(name) ? IS_VAULT_LEFT_OVER : IS_VAULT_BUSY;
+        return is_vault_left_over(name) && !is_vault_at_work(name) ? IS_VAULT_LEFT_OVER : IS_VAULT_BUSY;
     }
     if (named && strcmp(name + HEX, ".seg") == 0)
         return fan && strncmp(w->folder, name, 2) == 0 ? IS_VAULT_SEGMENT : IS_VAULT_MISPLACED;
