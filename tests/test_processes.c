@@ -123,9 +123,17 @@ static void write_half(inferscale *is, int arg, unsigned long long *rng)
     write_facts(is, arg, 2, rng);
 }
 
+/* Until the writers are done; a process that got no time until then still does something. */
+static bool go_on(atomic_ulong *count, int *extra)
+{
+    return !over() || (atomic_load(count) == 0 && (*extra)++ < 100);
+}
+
 static void read_facts(inferscale *is, int arg, unsigned long long *rng)
 {
-    while (!over()) {
+    int extra = 0;
+
+    while (go_on(&l->finds, &extra)) {
         live_ask(l, is, rng, FACTS, 4 + scratch_below(rng, 40));
         live_find(l, is, rng, FACTS);
         if (scratch_below(rng, 4) == 0) live_chat(l, is, rng, FACTS);
@@ -134,7 +142,9 @@ static void read_facts(inferscale *is, int arg, unsigned long long *rng)
 
 static void encode_facts(inferscale *is, int arg, unsigned long long *rng)
 {
-    while (!over()) {
+    int extra = 0;
+
+    while (go_on(&l->encodes, &extra)) {
         if (inferscale_encode(is, live_scope((int)scratch_below(rng, LIVE_PARTITIONS)), NULL) != INFERSCALE_OK)
             live_complain(l, "encode: %s", inferscale_error());
         atomic_fetch_add(&l->encodes, 1);
