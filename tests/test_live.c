@@ -253,7 +253,7 @@ static bool has_spoken(asker *a)
     return atomic_load(&a->pieces) >= 5;
 }
 
-/* The answer recites the fact, a token every 10 ms; after five it is forgotten. Not one token more comes after forget returned (the
+/* The answer recites the fact, a token every 50 ms; after five it is forgotten. Not one token more comes after forget returned (the
  * witness says so), and forget does not wait until the answer is told. */
 static void forgetting_cuts_an_answer_that_is_being_told(void **state)
 {
@@ -262,7 +262,7 @@ static void forgetting_cuts_an_answer_that_is_being_told(void **state)
     asker a;
 
     (void)state;
-    with_few_facts("slow=10", home);
+    with_few_facts("slow=50", home);
     forget_during(&a, has_spoken, &began, &ended);
     assert_int_equal(a.st, INFERSCALE_OK);
     assert_true(uses_the_fact(a.answer));

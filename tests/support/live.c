@@ -240,34 +240,53 @@ void live_chat(live *l, inferscale *is, unsigned long long *rng, int limit)
     atomic_fetch_add(&l->chats, 1);
 }
 
-void live_find(live *l, inferscale *is, unsigned long long *rng, int limit)
+/* Is the fact among the three best for its own word? What was found instead goes to got. */
+static bool is_found(live *l, inferscale *is, int n, int version, int method, char *got, size_t cap)
 {
     inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
-    int n = live_pick(l, rng, limit, 0, 1);
-    live_fact *x = &l->facts[n < 0 ? 0 : n];
     inferscale_list *found = NULL;
     char word[16], text[LIVE_TEXT];
-    int version;
     bool there = false;
+
+    *got = 0;
+    snprintf(word, sizeof word, "kx%05d", n);
+    o.k = 3;
+    o.method = method;
+    if (inferscale_recall(is, live_scope(live_partition(n)), word, &o, &found) != INFERSCALE_OK) {
+        live_complain(l, "recall: %s", inferscale_error());
+        return true;
+    }
+    live_text(l, n, version, text);
+    for (size_t i = 0; i < found->n; i++) {
+        const inferscale_item *item = &found->items[i];
+
+        snprintf(got + strlen(got), cap - strlen(got), " %lld version %d (%.2f of words %.2f, vectors %.2f)", (long long)item->id,
+                 item->version, item->score, item->score_lexical, item->score_dense);
+        there = there || (item->id == atomic_load(&l->facts[n].id) && item->version == version && strcmp(item->text, text) == 0);
+    }
+    inferscale_list_free(found);
+    return there;
+}
+
+/* Whatever was acknowledged is found by its words. Ranked together with the vectors of others it usually is, too; where others come
+ * before it that is counted and shown, for it is no loss. */
+void live_find(live *l, inferscale *is, unsigned long long *rng, int limit)
+{
+    int n = live_pick(l, rng, limit, 0, 1), version;
+    live_fact *x = &l->facts[n < 0 ? 0 : n];
+    char got[400], ranked[400];
+    bool fused = scratch_below(rng, 2), first, there;
 
     if (n < 0 || atomic_load(&x->busy)) return;
     version = atomic_load(&x->version);
     if (atomic_load(&x->forgotten)) return;
-    snprintf(word, sizeof word, "kx%05d", n);
-    o.k = 3;
-    o.method = scratch_below(rng, 2) ? INFERSCALE_LEXICAL : INFERSCALE_FUSED;
-    if (inferscale_recall(is, live_scope(live_partition(n)), word, &o, &found) != INFERSCALE_OK) {
-        live_complain(l, "recall: %s", inferscale_error());
-        return;
-    }
-    live_text(l, n, version, text);
-    for (size_t i = 0; i < found->n; i++)
-        there = there || (found->items[i].id == atomic_load(&x->id) && found->items[i].version == version &&
-                          strcmp(found->items[i].text, text) == 0);
-    inferscale_list_free(found);
+    first = is_found(l, is, n, version, fused ? INFERSCALE_FUSED : INFERSCALE_LEXICAL, ranked, sizeof ranked);
+    there = first || (fused && is_found(l, is, n, version, INFERSCALE_LEXICAL, got, sizeof got));
     if (atomic_load(&x->busy) || atomic_load(&x->version) != version || atomic_load(&x->forgotten)) return; /* changed meanwhile */
     atomic_fetch_add(&l->finds, 1);
-    if (!there) live_complain(l, "fact %d version %d was acknowledged and is not found", n, version);
+    if (!there) live_complain(l, "fact %d version %d was acknowledged and is not found:%s", n, version, ranked);
+    else if (!first && atomic_fetch_add(&l->outranked, 1) < 5)
+        fprintf(stderr, "# fact %d (%lld) version %d was found by words, and outranked by%s\n", n, (long long)atomic_load(&x->id), version, ranked);
 }
 
 void live_check_store(live *l, inferscale *is, int limit)

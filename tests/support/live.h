@@ -25,7 +25,7 @@ typedef struct live_fact {
 
 typedef struct live {
     live_fact facts[LIVE_FACTS];
-    atomic_ulong adds, changes, forgets, asks, stale, cut, finds, chats, encodes, failures; /* what was done */
+    atomic_ulong adds, changes, forgets, asks, stale, cut, finds, chats, encodes, outranked, failures; /* what was done */
     atomic_int writers;                          /* still at work */
     unsigned long long seed;
 } live;
