@@ -10,7 +10,7 @@
 static int filled(void **state)
 {
     int rc = program_fresh(state);
-    sh("$IS remember --engine mock --json --time 2024-05-01 'Anna is allergic to peanuts.' 'Anna moved to Lyon.' 'Anna plays the cello.'");
+    sh("$IS remember --engine mock --policy facts:2 --json --time 2024-05-01 'Anna is allergic to peanuts.' 'Anna moved to Lyon.' 'Anna plays the cello.'");
     expect_code(0);
     return rc;
 }
@@ -47,7 +47,7 @@ static void fsck_says_what_is_wrong(void **state)
     expect_code(0);
     assert_true(flag("ok"));
     assert_true(json_is_true(json_object_get(item("problems", 0), "repaired")));
-    sh("$IS fsck --json && $IS encode --engine mock --json");
+    sh("$IS fsck --json && $IS encode --engine mock --policy facts:2 --json");
     expect_code(0);
     assert_true(number_at("facts_encoded") >= 1);
     sh("printf 'no database' > $INFERSCALE_HOME/bank.sqlite; rm -f $INFERSCALE_HOME/bank.sqlite-*; $IS fsck --json");
