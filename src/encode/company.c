@@ -426,8 +426,10 @@ static is_status company_new(const is_encoder *enc, const is_partition *p, const
     IS_TRY(is_bank_list(enc->bank, p, NULL, INFERSCALE_FACTS, 0, 0, &c->list));
     c->mates = is_calloc(c->list->n + 1, sizeof *c->mates);
     if (!c->mates) {
+        is_status st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the company of %zu facts", c->list->n);
+
         company_free(c);
-        return is_fail(INFERSCALE_E_NOMEM, "out of memory for the company of %zu facts", c->list->n);
+        return st;
     }
     for (size_t i = 0; i < c->list->n; i++) {
         c->mates[i].id = c->list->items[i].id;
