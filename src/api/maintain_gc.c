@@ -124,6 +124,8 @@ static is_status look_at(void *ctx, const is_vault_entry *e)
  * no owner. */
 static is_status remove_unnamed(gc *g, const is_names *doomed, const is_names *doomed_since)
 {
+    const is_fs *fs = is_vault_fs(g->is->vault);
+    char path[IS_VAULT_PATH_BYTES];
     size_t kept = 0;
 
     for (size_t i = 0; i < g->files.n; i++) {
@@ -133,10 +135,12 @@ static is_status remove_unnamed(gc *g, const is_names *doomed, const is_names *d
             g->files.files[kept++] = *f;
             continue;
         }
+        g->files.bytes -= f->bytes;
+        is_vault_path(g->is->vault, f->name, path);
+        if (!fs->exists(fs, path)) continue; /* forgotten, taken away and ticked off since it was listed */
         if (!g->o->dry_run) IS_TRY(is_vault_remove(g->is->vault, f->name));
         g->o->unnamed_files++;
         g->o->removed_bytes += f->bytes;
-        g->files.bytes -= f->bytes;
     }
     g->files.n = kept;
     return INFERSCALE_OK;
