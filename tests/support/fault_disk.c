@@ -404,7 +404,7 @@ void fault_disk_image(fault_disk *d, const char *to, enum fault_fate fate, uint6
     for (size_t i = 0; i < d->durable.n; i++) enter(&left, d->durable.v[i].path, d->durable.v[i].inode);
     n_ops = fate == FATE_DROP ? 0 : fate == FATE_KEEP ? d->n_ops : (size_t)(next(&seed) % (d->n_ops + 1));
     for (size_t i = 0; i < n_ops; i++) apply(&left, &d->ops[i]);
-    qsort(left.v, left.n, sizeof *left.v, by_path); /* folders before what is in them */
+    if (left.n) qsort(left.v, left.n, sizeof *left.v, by_path); /* folders before what is in them */
     for (size_t i = 0; i < left.n; i++) {
         char path[4096];
 
