@@ -42,11 +42,13 @@ LLAMA_CPPFLAGS = -isystem $(LLAMA_DIR)/include -ffile-prefix-map=$(LLAMA_DIR)=li
 LLAMA_LINK     = -L$(LLAMA_DIR)/lib -lllama -lggml -lggml-base -lggml-cpu
 LLAMA_LIBS     = $(LLAMA_LINK) -Wl,-rpath,$(LLAMA_DIR)/lib
 CORE_LIBS      := -lsqlite3 -lsodium -lxxhash -lstemmer -lpthread -lm -ldl
+# What only the program needs: JSON, the server, clients of other servers.
+BIN_LIBS       := -ljansson -lmicrohttpd -lcurl
 
 objs = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
 CORE_SRC   := $(wildcard src/base/*.c src/kv/*.c src/bank/*.c src/embed/*.c src/recall/*.c src/engine/*.c src/plan/*.c src/encode/*.c src/api/*.c)
 SHARED_SRC := $(wildcard src/base/*.c src/kv/*.c)
-CLI_SRC    := $(wildcard src/cli/*.c src/eval/*.c)
+CLI_SRC    := $(wildcard src/cli/*.c src/eval/*.c src/serve/*.c)
 LLAMA_SRC  := $(wildcard src/engine/llama/*.c)
 LLAMA_CXX  := $(wildcard src/engine/llama/*.cpp)
 MOCK_SRC   := $(wildcard src/engine/mock/*.c)
@@ -135,7 +137,7 @@ $(OUT)/libinferscale-embed-http.so: $(call objs,$(HTTP_SRC) $(SHARED_SRC)) src/p
 	$(PLUGIN_LINK) -lcurl -ljansson $(PLUGIN_LIBS)
 
 $(OUT)/inferscale: $(call objs,$(CLI_SRC)) $(LIB_A)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) $(CORE_LIBS) -ljansson
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) $(CORE_LIBS) $(BIN_LIBS)
 $(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC)) $(LLAMA_STAMP)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LLAMA_LIBS) -lstdc++ -ljansson $(PLUGIN_LIBS)
 
@@ -151,7 +153,7 @@ $(SUPPORT): $(call objs,$(TSUP_SRC))
 	ar rcs $@ $^
 $(OUT)/tests/%: $(OUT)/obj/tests/%.o $(SUPPORT) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(CORE_LIBS)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(CORE_LIBS)
 LSUPPORT := $(OUT)/libsupport-llama.a
 $(LSUPPORT): $(call objs,$(LTSUP_SRC))
 	@rm -f $@
@@ -161,14 +163,14 @@ $(OUT)/tests/test_kill: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/test_cli $(OUT)/tests/test_cli_store $(OUT)/tests/test_cli_first $(OUT)/tests/test_cli_maintain $(OUT)/tests/test_cli_change: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka -ljansson $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
 
 # With BUILD=fuzz clang's libFuzzer has the main function, else fuzz/replay.c.
 FUZZ_MAIN := $(if $(filter fuzz,$(BUILD)),,$(OUT)/obj/fuzz/replay.o)
 FUZZ_LINK := $(if $(filter fuzz,$(BUILD)),-fsanitize=fuzzer)
 $(OUT)/fuzz/%: $(OUT)/obj/fuzz/%.o $(FUZZ_MAIN) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) $(FUZZ_LINK) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) -ljansson $(CORE_LIBS)
+	$(CC) $(SAN) $(FUZZ_LINK) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) $(BIN_LIBS) $(CORE_LIBS)
 
 examples: $(patsubst examples/%.c,$(OUT)/examples/%,$(wildcard examples/*.c))
 $(OUT)/examples/%: examples/%.c $(LIB_SO)

@@ -148,6 +148,7 @@ typedef struct inferscale_options {
     inferscale_log_fn on_log; /* may be NULL */
     void *log_ctx;
     const char *refine;       /* encoding policy of the second stage, in idle time: "company:N", ...; NULL = the default, "none" = off */
+    uint32_t n_parallel;      /* questions in the engine at once, sharing its steps; 0 = 4. More wait */
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }
@@ -436,6 +437,16 @@ typedef struct inferscale_ask_options {
 
 #define INFERSCALE_ASK_OPTIONS_INIT { .struct_size = sizeof(inferscale_ask_options) }
 
+/* One token of an answer, or one that could have stood in its place. */
+typedef struct inferscale_token {
+    int32_t id;
+    const char *bytes;     /* its bytes, not always whole characters; NUL-terminated behind len */
+    size_t len;
+    double logprob;        /* natural logarithm, over the whole vocabulary, before temperature and cuts */
+    const struct inferscale_token *top; /* [n_top] the likeliest instead, best first */
+    size_t n_top;
+} inferscale_token;
+
 typedef struct inferscale_used {
     int64_t id;
     int version;
@@ -459,6 +470,14 @@ typedef struct inferscale_answer {
     double embed_ms, recall_ms, plan_ms, compose_ms, inject_ms, question_ms, first_token_ms, total_ms;
     size_t n_refined;      /* facts injected from rows of the second stage */
     size_t n_exact;        /* facts injected from rows that are exact where they stand (the prompt's first, behind the bare header) */
+    const char *header;    /* inferscale_complete: "exact" (the prompt begins with what facts were encoded after), "generic" (another system
+                              text stands there: one more approximation), "none" (no memory); static */
+    size_t n_placed_kept, n_placed_new, n_placed_lost; /* turns of the conversation whose memory stands where it stood, was placed
+                              now, or was lost (a fact of it was changed or forgotten, or nobody remembers it) */
+    inferscale_token *tokens; /* logprobs = 1: the answer's tokens in order; else NULL */
+    size_t n_tokens;
+    const char *stopped_by;   /* the stop string that ended it, borrowed from the options; NULL = none */
+    size_t n_turns_dropped;   /* on_full: oldest turns left out */
 } inferscale_answer;
 
 INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL is allowed */
@@ -502,6 +521,58 @@ INFERSCALE_API inferscale_status inferscale_chat_open(inferscale *is, const infe
 INFERSCALE_API inferscale_status inferscale_chat_say(inferscale_chat *chat, const char *text, const inferscale_ask_options *options,
                                                      inferscale_answer **out);
 INFERSCALE_API void inferscale_chat_close(inferscale_chat *chat); /* NULL is allowed; also after inferscale_close */
+
+/* ---- Complete: what a server is asked ------------------------------------------------------------------------------------ */
+
+typedef struct inferscale_message {
+    const char *role;      /* "system", "user" or "assistant"; system messages first, then user and assistant by turns, a user last */
+    const char *content;   /* not empty; control tokens written out in it stay text */
+} inferscale_message;
+
+/* Where memory stands. TURNS: before the newest user turn, and in earlier turns where it stood then: the conversation's prefix stays as it
+ * was. FRONT: all of it behind the header, as the paper has it: every new turn computes the earlier ones again. */
+enum { INFERSCALE_LAYOUT_TURNS = 0, INFERSCALE_LAYOUT_FRONT = 1 };
+
+typedef struct inferscale_bias { int32_t token; double bias; } inferscale_bias;
+
+typedef struct inferscale_complete_options {
+    size_t struct_size;
+    inferscale_ask_options ask;    /* initialised with INFERSCALE_ASK_OPTIONS_INIT */
+    int layout;                    /* INFERSCALE_LAYOUT_* */
+    const int64_t *ids;            /* [n_ids] the facts to use, best first, instead of searching; unknown ones: E_NOTFOUND */
+    size_t n_ids;
+    const char *prompt;            /* n_messages 0: this text as it is, no chat format, no memory */
+    const char *const *stop;       /* [n_stop] strings that end the answer, not part of it; at most 16 of at most 256 bytes */
+    size_t n_stop;
+    int logprobs;                  /* 1 = answer->tokens */
+    uint32_t top_logprobs;         /* of each token, at most 20 */
+    double presence_penalty, frequency_penalty; /* -2 .. 2 */
+    const inferscale_bias *bias;   /* [n_bias] added to logits; at most 1024 */
+    size_t n_bias;
+    const char *grammar;           /* GBNF that the answer must follow, from "root"; NULL = free. E_PARSE, E_UNSUPPORTED (the engine) */
+    int on_full;                   /* 0 = E_CONTEXT; 1 = leave out the oldest turns */
+    int (*on_token)(void *ctx, const inferscale_token *token); /* with logprobs, before on_text gets its text; NULL = none */
+    void *token_ctx;
+} inferscale_complete_options;
+
+#define INFERSCALE_COMPLETE_OPTIONS_INIT                                                                                       \
+    { .struct_size = sizeof(inferscale_complete_options), .ask = INFERSCALE_ASK_OPTIONS_INIT }
+
+/* Answers the newest user message of a conversation that the caller sends in full each time. scope NULL = without memory. Which facts
+ * stood before which turn is kept in the store, by the hash of the messages before it: a restart, another process, a fork of the
+ * history find it again. A turn whose memory was changed or forgotten is computed without it. System messages other than the
+ * handle's system text serve too (answer->header says "generic"). options may be NULL. *out is freed with inferscale_answer_free.
+ * Many threads may call: they share the engine's steps. Errors as inferscale_ask, E_CONTEXT if it does not fit. */
+INFERSCALE_API inferscale_status inferscale_complete(inferscale *is, const inferscale_scope *scope, const inferscale_message *messages,
+                                                     size_t n_messages, const inferscale_complete_options *options, inferscale_answer **out);
+
+/* The text's tokens in the model's own numbers, as a question would have them; *ids (n of them) is freed with inferscale_tokens_free. */
+INFERSCALE_API inferscale_status inferscale_tokenize(inferscale *is, const char *text, int32_t **ids, size_t *n);
+INFERSCALE_API void inferscale_tokens_free(int32_t *ids); /* NULL is allowed */
+
+/* Vectors of the texts, [n][dim], unit length; *out is freed with inferscale_vectors_free. Errors: E_INVALID (blank, not UTF-8), E_MODEL, E_ENGINE. */
+INFERSCALE_API inferscale_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, float **out, uint32_t *dim);
+INFERSCALE_API void inferscale_vectors_free(float *vectors); /* NULL is allowed */
 
 /* ---- What is loaded ------------------------------------------------------------------------------------------------------ */
 

@@ -1,0 +1,28 @@
+/* keys.h - API keys: a file of them, read again when it changes, compared in constant time.
+ *
+ *   # comment                       one key a line: the key (16 bytes or more), then what it may do
+ *   isk_3f...  admin                everything
+ *   isk_91...  user=anna            bound: names this owner, and no other
+ *   isk_77...  tenant=acme          any owner of the tenant
+ *   isk_52...                       any owner without tenant */
+#ifndef IS_SERVE_KEYS_H
+#define IS_SERVE_KEYS_H
+
+#include <stdbool.h>
+
+#include "inferscale.h"
+
+typedef struct is_keys is_keys;
+typedef struct is_key {
+    char name[24];                 /* for logs: the first characters of the key's hash, never the key */
+    bool admin, bound;
+    char tenant[258], user[258], agent[258], run[258], app[258]; /* "" = free */
+} is_key;
+
+inferscale_status is_keys_open(const char *path, is_keys **out); /* E_NOTFOUND, E_PARSE with the line, E_DENIED (others may read the file) */
+void is_keys_close(is_keys *k);
+/* *out = a copy of what the key may do; false = there is no such key. Looks whether the file changed, at most once a second; a file
+ * that no longer parses leaves the old keys in force, logged. Thread safe. */
+bool is_keys_find(is_keys *k, const char *key, is_key *out);
+
+#endif
