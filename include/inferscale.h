@@ -553,6 +553,9 @@ typedef struct inferscale_complete_options {
     int on_full;                   /* 0 = E_CONTEXT; 1 = leave out the oldest turns */
     int (*on_token)(void *ctx, const inferscale_token *token); /* with logprobs, before on_text gets its text; NULL = none */
     void *token_ctx;
+    void (*on_plan)(void *ctx, const inferscale_answer *so_far); /* once, when the prompt has its place in the engine and before the first
+                                      token: facts, tokens of the prompt, mode, header, placements and times so far; NULL = none */
+    void *plan_ctx;
 } inferscale_complete_options;
 
 #define INFERSCALE_COMPLETE_OPTIONS_INIT                                                                                       \
