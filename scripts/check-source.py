@@ -14,6 +14,7 @@ LIBRARY = NEVER + ["exit", "_exit", "_Exit", "quick_exit", "abort", "assert", "p
                    "err", "errx", "warn", "warnx", "getc", "raise", "signal"]
 ALLOC = ["malloc", "calloc", "realloc", "reallocarray", "strdup", "strndup", "asprintf", "vasprintf", "aligned_alloc",
          "posix_memalign"]
+SORT = ["qsort", "qsort_r", "bsearch"]  # undefined for an empty list that is a null pointer: base/sort.h
 STREAMS = re.compile(r"\b(stderr|stdout)\b")
 LIMITS = {True: (150, 600), False: (200, 1000)}  # columns, lines: of code, of tests; aim at 128 columns
 SECRETS = [re.compile(p) for p in (
@@ -40,12 +41,14 @@ def streams(text):
 
 
 def banned(path, text):
-    """In the library rooms nothing prints, ends the process or allocates past base/mem.h; elsewhere only the dangerous ones."""
+    """In the library rooms nothing prints, ends the process or allocates past base/mem.h; elsewhere only the dangerous ones.
+    Lists are sorted and searched by base/sort.h everywhere."""
     if not path.startswith("src/") or not path.endswith((".c", ".h", ".cpp")):
         return []
+    found = [] if path == "src/base/sort.h" else calls(text, SORT)
     if path.startswith(("src/cli/", "src/tools/")) and path != "src/tools/safetensors.c":
-        return calls(text, NEVER)
-    found = calls(text, LIBRARY) + streams(text)
+        return found + calls(text, NEVER)
+    found += calls(text, LIBRARY) + streams(text)
     if not path.startswith("src/base/mem."):
         found += calls(text, ALLOC)
     return found
@@ -89,6 +92,8 @@ TRIED = [
     (banned, "src/engine/llama/a.c", "assert(x);", True),
     (banned, "src/cli/a.c", "strcpy(a, b);", True),
     (banned, "src/cli/a.c", "printf(\"x\");", False),
+    (banned, "src/kv/a.c", "qsort(l, n, 4, by_name);", True), (banned, "src/cli/a.c", "p = bsearch(k, l, n, 4, by_name);", True),
+    (banned, "src/base/sort.h", "if (n > 1) qsort(l, n, size, order);", False), (banned, "src/kv/a.c", "is_sort(l, n, 4, f);", False),
     (banned, "src/kv/a.c", "/* exit(1) */ f(\"abort()\"); is_malloc(3); snprintf(a, 1, b); x->exit(1); static_assert(1, \"\");", False),
     (banned, "src/kv/a.c", "// printf(\"%s\")\nchar c = '\"'; exit(0); char d = '\"';", True),
     (form, "a.c", "x" * 151, True), (form, "a.c", "x" * 150 + "\n", False), (form, "a.c", "\tx", True),

@@ -1,10 +1,10 @@
 /* maintain.c - the lists that checking, cleaning, copying and measuring work on. */
 #include "api/maintain.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 
 is_status is_tick(inferscale_progress_fn fn, void *ctx, uint64_t done, uint64_t total, const char *work)
 {
@@ -37,7 +37,7 @@ static int by_name(const void *a, const void *b)
 
 void is_vault_files_sort(is_vault_files *l)
 {
-    if (l->n) qsort(l->files, l->n, sizeof *l->files, by_name);
+    is_sort(l->files, l->n, sizeof *l->files, by_name);
 }
 
 const is_vault_file *is_vault_files_find(const is_vault_files *l, const uint8_t name[IS_HASH_BYTES])
@@ -45,7 +45,7 @@ const is_vault_file *is_vault_files_find(const is_vault_files *l, const uint8_t 
     is_vault_file key;
 
     memcpy(key.name, name, IS_HASH_BYTES);
-    return l->n ? bsearch(&key, l->files, l->n, sizeof key, by_name) : NULL;
+    return is_find(&key, l->files, l->n, sizeof key, by_name);
 }
 
 void is_vault_files_free(is_vault_files *l)

@@ -1,12 +1,12 @@
 /* maintain_gc.c - what nobody needs any more: files without a book, views of models that are no longer wanted, and what is over the
  * vault's budget, least useful first. Only views go, and they can be made again. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/maintain.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 enum { BATCH = 128, KEEP_MAX = 32, PREFIX_MIN = 8 };
 
@@ -327,7 +327,7 @@ static bool same_fact(const is_book *a, const is_book *b)
 
 static void judge(candidate *c, size_t n, const uint8_t *in_use)
 {
-    qsort(c, n, sizeof *c, by_fact);
+    is_sort(c, n, sizeof *c, by_fact);
     for (size_t i = 0; i < n; i++) {
         const is_book *b = c[i].book;
         bool first = i == 0 || !same_fact(c[i - 1].book, b);
@@ -352,10 +352,10 @@ static is_status keep_budget(gc *g)
     if (!c) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     for (size_t i = 0; i < g->n_books; i++) c[i] = (candidate){ .book = &g->books[i] };
     judge(c, g->n_books, view_in_use(g));
-    qsort(c, g->n_books, sizeof *c, by_name);
+    is_sort(c, g->n_books, sizeof *c, by_name);
     for (size_t i = 0; i < g->n_books; i++) /* one a file: its most useful row speaks for it */
         if (n == 0 || memcmp(c[n - 1].book->name, c[i].book->name, IS_HASH_BYTES)) c[n++] = c[i];
-    qsort(c, n, sizeof *c, by_use);
+    is_sort(c, n, sizeof *c, by_use);
     g->total = n;
     for (size_t i = 0; st == INFERSCALE_OK && i < n && g->files.bytes > g->o->max_bytes; i++) {
         g->done = i;

@@ -1,10 +1,10 @@
 /* maintain_usage.c - where the bytes are: by owner, and by what made them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/maintain.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 enum { TEXT, EMBEDDINGS, SEGMENTS };
 
@@ -114,7 +114,7 @@ static void add_up(measure *m)
 {
     size_t kept = 0;
 
-    if (m->n) qsort(m->list, m->n, sizeof *m->list, by_kind);
+    is_sort(m->list, m->n, sizeof *m->list, by_kind);
     for (size_t i = 0; i < m->n; i++) {
         if (kept && same_kind(&m->list[kept - 1], &m->list[i]) == 0) {
             m->list[kept - 1].n += m->list[i].n;

@@ -1,5 +1,4 @@
 /* books.c - owners, and the books of views as whole lists: for checking, cleaning and measuring. */
-#include <stdlib.h>
 #include <string.h>
 #include <stdio.h>
 
@@ -7,6 +6,7 @@
 #include "bank/sql.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 static is_status no_memory(void)
 {
@@ -168,7 +168,7 @@ is_status is_bank_books(is_bank *b, int64_t partition_id, is_book **out, size_t 
     st = end_list(&q, st);
     bank_unlock(b);
     if (st == INFERSCALE_OK) {
-        if (*n) qsort(*out, *n, sizeof **out, by_name);
+        is_sort(*out, *n, sizeof **out, by_name);
         return st;
     }
     is_free(*out);

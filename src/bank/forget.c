@@ -2,13 +2,13 @@
  *
  * secure_delete overwrites the freed bytes in the database; the write-ahead log still holds older copies of the pages, so it is
  * emptied afterwards (wal.c). */
-#include <stdlib.h>
 #include <string.h>
 
 #include "bank/sql.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 enum { LOG_WAIT_MS = 1000 };
 
@@ -332,7 +332,7 @@ static int by_value(const void *a, const void *b)
 /* How many different ids of the list are still there. */
 static is_status count_left(work *w, id_list *l, size_t *n)
 {
-    if (l->n) qsort(l->ids, l->n, sizeof *l->ids, by_value);
+    is_sort(l->ids, l->n, sizeof *l->ids, by_value);
     for (size_t i = 0; i < l->n; i++) {
         int64_t kind = 0;
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "cli/args.h"
 #include "cli/jsonl.h"
 #include "cli/out.h"
@@ -162,7 +163,7 @@ static inferscale_status measure_k(demo *d, demo_k *row, cli_progress *p)
         cli_progress_at(p, p->done + 1, p->total, NULL);
     }
     if (st != INFERSCALE_OK) return st;
-    for (int arm = 0; arm < 2; arm++) qsort(ms[arm], (size_t)d->runs, sizeof **ms, by_value);
+    for (int arm = 0; arm < 2; arm++) is_sort(ms[arm], (size_t)d->runs, sizeof **ms, by_value);
     row->kv_ms = ms[0][d->runs / 2];
     row->text_ms = ms[1][d->runs / 2];
     return INFERSCALE_OK;

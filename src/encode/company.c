@@ -9,10 +9,10 @@
  * facts that are not complete outgrow the budget, those with the fewest passes are dropped and their passes run again later. */
 #include "encode/encode.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 #include "encode/nearest.h"
 
 enum { RAM_DEFAULT_MB = 512, PASSES_MAX = 64, REVERSE = 4 };
@@ -55,7 +55,7 @@ static int by_id(const void *key, const void *item)
 
 static mate *find(const company *c, int64_t id)
 {
-    return bsearch(&id, c->mates, c->list->n, sizeof *c->mates, by_id);
+    return is_find(&id, c->mates, c->list->n, sizeof *c->mates, by_id);
 }
 
 static is_status tokens_of(company *c, mate *m)

@@ -1,8 +1,8 @@
 /* page_layout.c - which facts share a page: see page.c. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 #include "encode/nearest.h"
 #include "encode/page.h"
 
@@ -396,7 +396,7 @@ static is_status lay_out(layout *y, const is_work *w, const size_t *open, size_t
     if (y->n_lanes > LANES) y->n_lanes = LANES;
     for (size_t i = 0; i < n_open && st == INFERSCALE_OK; i++)
         order[i] = (placed){ open[i], g->policy->order != IS_PAGE_TIME ? hash_of(g, w->list->items[open[i]].id) : i };
-    if (st == INFERSCALE_OK) qsort(order, n_open, sizeof *order, by_hash);
+    if (st == INFERSCALE_OK) is_sort(order, n_open, sizeof *order, by_hash);
     for (size_t i = 0; topics && i < n_open && st == INFERSCALE_OK; i += TOPIC_CHUNK)
         st = place_topics(y, w, order + i, n_open - i < TOPIC_CHUNK ? n_open - i : TOPIC_CHUNK, laid + i);
     if (st == INFERSCALE_OK) st = place_singly(y, w, order, laid, n_open, bulk);

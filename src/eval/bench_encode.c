@@ -1,12 +1,12 @@
 /* bench_encode.c - see bench_encode.h. */
 #include "eval/bench_encode.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "eval/stats.h"
 #include "eval/synth.h"
 
@@ -192,7 +192,7 @@ static is_status work_new(bench *b, const is_policy *policy, work *w)
     for (size_t i = 0; i < b->n_ids && w->n_apart < all; i++) IS_TRY(fact_spans(b, w, policy, b->ids[i], all));
     if (w->n_apart == 0) return is_fail(INFERSCALE_E_UNSUPPORTED, "%s has no spans to capture here", policy->name);
     if (policy->kind == IS_POLICY_PAGE) { /* whole pages, each in its order */
-        qsort(w->apart, w->n_apart, sizeof *w->apart, by_tokens);
+        is_sort(w->apart, w->n_apart, sizeof *w->apart, by_tokens);
         while (most < w->n_apart && w->apart[most].n_context > w->apart[most - 1].n_context) most++;
         if (most < w->n_apart) w->n_apart = most;
     }

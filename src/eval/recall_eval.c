@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "base/utf8.h"
 #include "recall/recall.h"
 
@@ -277,7 +278,7 @@ static int by_value(const void *a, const void *b)
 static double median(double *v, size_t n)
 {
     if (n == 0) return 0;
-    qsort(v, n, sizeof *v, by_value);
+    is_sort(v, n, sizeof *v, by_value);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 

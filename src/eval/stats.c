@@ -2,10 +2,10 @@
 #include "eval/stats.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 
 /* ---- Random numbers ------------------------------------------------------------------------------------------------------ */
 
@@ -95,7 +95,7 @@ double stats_percentile(const double *x, size_t n, double p)
 
     if (n == 0 || (sorted = is_malloc(n * sizeof *sorted)) == NULL) return NAN;
     memcpy(sorted, x, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, ascending);
+    is_sort(sorted, n, sizeof *sorted, ascending);
     value = percentile_sorted(sorted, n, p);
     is_free(sorted);
     return value;
@@ -154,7 +154,7 @@ is_status stats_bootstrap(const double *num, const double *den, size_t n, const 
         if (bottom != 0) values[kept++] = top / bottom;
     }
     if (kept > 0) {
-        qsort(values, kept, sizeof *values, ascending);
+        is_sort(values, kept, sizeof *values, ascending);
         *out = (stats_interval){ percentile_sorted(values, kept, 0.025), percentile_sorted(values, kept, 0.975) };
     }
 done:

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "kv/ram_tier.h"
 
 enum {
@@ -401,7 +402,7 @@ static is_status shred_if_named(void *ctx, const char *name, bool is_dir)
     char path[PATH_BYTES];
     is_status st;
 
-    if (is_dir || !from_hex(name, key) || !bsearch(key, l->names, l->n, IS_HASH_BYTES, by_bytes)) return INFERSCALE_OK;
+    if (is_dir || !from_hex(name, key) || !is_find(key, l->names, l->n, IS_HASH_BYTES, by_bytes)) return INFERSCALE_OK;
     snprintf(path, sizeof path, "%s/%.250s", l->v->tmp, name);
     st = is_file_shred(l->v->fs, path);
     if (st != INFERSCALE_OK) l->st = st;
@@ -451,7 +452,7 @@ is_status is_vault_remove_all(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size
 
     IS_TRY(refuse_read_only(v));
     if (n == 0) return INFERSCALE_OK;
-    qsort(names, n, sizeof *names, by_bytes);
+    is_sort(names, n, sizeof *names, by_bytes);
     for (size_t i = 0; i < n; i++) {
         char path[PATH_BYTES];
 

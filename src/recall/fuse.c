@@ -2,9 +2,9 @@
 #include "recall/fuse.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 
 /* A heap with the worst of the best m at its root. */
 typedef struct best { double score; uint32_t item; } best;
@@ -109,7 +109,7 @@ is_status is_fuse(const double *lexical, const float *dense, const bool *keep, s
         if (method != INFERSCALE_LEXICAL && dense && !isnan(dense[i])) offer(&den, (best){dense[i], (uint32_t)i});
     }
     for (size_t i = 0; i < den.n; i++) lex.v[lex.n++] = den.v[i];
-    qsort(lex.v, lex.n, sizeof *lex.v, by_item);
+    is_sort(lex.v, lex.n, sizeof *lex.v, by_item);
     for (size_t i = 0; i < lex.n; i++) {
         uint32_t item = lex.v[i].item;
         double d = dense && !isnan(dense[item]) ? dense[item] : 0;
@@ -118,7 +118,7 @@ is_status is_fuse(const double *lexical, const float *dense, const bool *keep, s
         c[count++] = (is_ranked){item, lexical[item], d, score};
     }
     if (method == INFERSCALE_FUSED) IS_TRY_GOTO(st, end, fuse_candidates(c, count, dense));
-    qsort(c, count, sizeof *c, by_score);
+    is_sort(c, count, sizeof *c, by_score);
     *n_out = count < k ? count : k;
     *out = c;
     c = NULL;

@@ -5,11 +5,11 @@
 #include "recall/lexical.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 /* Chosen on the five LoCoMo development conversations, where all of k1 0.9 to 2.0 and b 0.2 to 0.75 lie within 0.8 points. */
 static const double BM25_K1 = 0.9, BM25_B = 0.4;
@@ -220,7 +220,7 @@ is_status is_lexical_score(const is_lexical *x, const char *query, double *score
     is_status st = is_terms_each(tokeniser, query, strlen(query), want_term, &w);
     is_terms_free(tokeniser);
     if (st == INFERSCALE_OK && w.n) {
-        qsort(w.terms, w.n, sizeof *w.terms, by_number);
+        is_sort(w.terms, w.n, sizeof *w.terms, by_number);
         for (size_t i = 0; i < w.n; i++)
             if (i == 0 || w.terms[i] != w.terms[i - 1]) score_term(x, &x->terms[w.terms[i]], scores);
     }

@@ -2,11 +2,11 @@
 #include "tools/safetensors.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 static const struct { const char *name; unsigned bytes; } dtypes[ST_DTYPE_COUNT] = {
 #define ST_X(name, bytes) { #name, bytes },
@@ -137,7 +137,7 @@ static is_status read_header(json_t *root, const uint8_t *data, uint64_t n_data,
             f->n++;
         }
     }
-    if (f->n) qsort(f->tensors, f->n, sizeof(*f->tensors), by_data);
+    is_sort(f->tensors, f->n, sizeof(*f->tensors), by_data);
     return check_cover(f, data, n_data);
 }
 

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
+
 typedef struct is_found {
     uint32_t layer, n_heads, head_dim, rot_begin, rot_dim;
     bool is_v, seen;
@@ -236,7 +238,7 @@ static is_status build(is_llama *e, is_probe_t *p, is_geometry **out)
     is_geometry *g;
     uint32_t layers = 0;
 
-    qsort(p->found, p->n, sizeof *p->found, by_layer);
+    is_sort(p->found, p->n, sizeof *p->found, by_layer);
     for (uint32_t i = 1; i < p->n; i++)
         if (p->found[i].layer == p->found[i - 1].layer && p->found[i].is_v == p->found[i - 1].is_v)
             return is_fail(INFERSCALE_E_UNSUPPORTED, "its graph writes layer %u's cache twice", p->found[i].layer);

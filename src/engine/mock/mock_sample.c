@@ -2,9 +2,9 @@
 #include "engine/mock/mock.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 
 typedef struct candidate { float logit; int32_t id; } candidate;
 
@@ -30,7 +30,7 @@ int32_t mock_draw(const float *logits, uint32_t n, const is_sampling *how, uint6
 
     if (!(how->temperature > 0) || n > MOCK_VOCAB) return best(logits, n);
     for (uint32_t i = 0; i < n; i++) c[i] = (candidate){ logits[i], (int32_t)i };
-    qsort(c, n, sizeof *c, by_logit);
+    is_sort(c, n, sizeof *c, by_logit);
     for (uint32_t i = 0; i < k; i++) sum += p[i] = exp((c[i].logit - c[0].logit) / how->temperature);
     while (m < k && (m == 0 || ((how->top_p <= 0 || how->top_p >= 1 || reach < how->top_p) && p[m] >= how->min_p * p[0]))) {
         reach += p[m] / sum;
