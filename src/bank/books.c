@@ -29,6 +29,40 @@ static is_status end_list(sql *q, is_status st)
     return st != INFERSCALE_OK ? st : ended;
 }
 
+/* Every row by read() into a zeroed element of `size` bytes; ends the statement. What was read stands in *out on failure too. */
+static is_status read_list(sql *q, size_t size, is_status (*read)(sql *q, void *row), void **out, size_t *n)
+{
+    is_status st = INFERSCALE_OK;
+    char *list = NULL;
+
+    *n = 0;
+    while (st == INFERSCALE_OK && sql_row(q)) {
+        char *more = grown(list, *n, size);
+
+        if (!more) {
+            st = no_memory();
+            break;
+        }
+        list = more;
+        memset(list + *n * size, 0, size);
+        st = read(q, list + (*n)++ * size);
+    }
+    *out = list;
+    return end_list(q, st);
+}
+
+/* The same for rows without strings of their own: nothing is left after a failure. */
+static is_status read_flat(sql *q, size_t size, is_status (*read)(sql *q, void *row), void **out, size_t *n)
+{
+    is_status st = read_list(q, size, read, out, n);
+
+    if (st == INFERSCALE_OK) return st;
+    is_free(*out);
+    *out = NULL;
+    *n = 0;
+    return st;
+}
+
 /* Copies a blob of 32 bytes, or makes the statement fail. */
 static bool read_hash(sql *q, int column, uint8_t out[IS_HASH_BYTES])
 {
@@ -74,11 +108,11 @@ void is_owners_free(is_owner *owners, size_t n)
     is_free(owners);
 }
 
-static is_status read_owner(sql *q, is_owner *o)
+static is_status read_owner(sql *q, void *row)
 {
     uint8_t key[IS_HASH_BYTES];
+    is_owner *o = row;
 
-    memset(o, 0, sizeof *o);
     if (!read_hash(q, 3, key)) return INFERSCALE_OK;
     memcpy(o->p.key, key, sizeof o->p.key);
     o->p.id = sqlite3_column_int64(q->stmt, 0);
@@ -92,22 +126,17 @@ static is_status read_owner(sql *q, is_owner *o)
 
 is_status is_bank_owners(is_bank *b, is_owner **out, size_t *n)
 {
-    is_status st = INFERSCALE_OK;
+    is_status st;
+    void *list;
     sql q;
 
     *out = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
     q = sql_once(b, "SELECT id, owner_kind, tenant, key, epoch, revision, owner FROM partitions ORDER BY id");
-    while (st == INFERSCALE_OK && sql_row(&q)) {
-        is_owner *more = grown(*out, *n, sizeof *more);
-
-        if (!more) st = no_memory();
-        else *out = more;
-        if (st == INFERSCALE_OK) st = read_owner(&q, &more[(*n)++]);
-    }
-    st = end_list(&q, st);
+    st = read_list(&q, sizeof **out, read_owner, &list, n);
     bank_unlock(b);
+    *out = list;
     if (st == INFERSCALE_OK) return st;
     is_owners_free(*out, *n);
     *out = NULL;
@@ -122,10 +151,11 @@ static int by_name(const void *a, const void *b)
     return memcmp(((const is_book *)a)->name, ((const is_book *)b)->name, IS_HASH_BYTES);
 }
 
-static bool read_book(sql *q, is_book *out)
+static is_status read_book(sql *q, void *row)
 {
-    memset(out, 0, sizeof *out);
-    if (!read_hash(q, 0, out->name) || !read_hash(q, 1, out->fingerprint)) return false;
+    is_book *out = row;
+
+    if (!read_hash(q, 0, out->name) || !read_hash(q, 1, out->fingerprint)) return INFERSCALE_OK;
     out->partition_id = sqlite3_column_int64(q->stmt, 2);
     out->item_id = sqlite3_column_int64(q->stmt, 3);
     out->version = sqlite3_column_int(q->stmt, 4);
@@ -136,13 +166,13 @@ static bool read_book(sql *q, is_book *out)
     out->pinned = sqlite3_column_int(q->stmt, 9) != 0;
     out->lapsed = sqlite3_column_int(q->stmt, 10) != 0;
     snprintf(out->policy, sizeof out->policy, "%s", text_at(q, 11));
-    return true;
+    return INFERSCALE_OK;
 }
 
 is_status is_bank_books(is_bank *b, int64_t partition_id, is_book **out, size_t *n)
 {
-    is_status st = INFERSCALE_OK;
-    is_book row;
+    is_status st;
+    void *list;
     sql q;
 
     *out = NULL;
@@ -155,25 +185,10 @@ is_status is_bank_books(is_bank *b, int64_t partition_id, is_book **out, size_t 
                     " WHERE ?1 IN (0, s.partition_id)");
     sql_i64(&q, partition_id);
     sql_i64(&q, is_now_epoch());
-    while (st == INFERSCALE_OK && sql_row(&q) && read_book(&q, &row)) {
-        is_book *more = grown(*out, *n, sizeof *more);
-
-        if (!more) {
-            st = no_memory();
-            break;
-        }
-        *out = more;
-        more[(*n)++] = row;
-    }
-    st = end_list(&q, st);
+    st = read_flat(&q, sizeof **out, read_book, &list, n);
     bank_unlock(b);
-    if (st == INFERSCALE_OK) {
-        is_sort(*out, *n, sizeof **out, by_name);
-        return st;
-    }
-    is_free(*out);
-    *out = NULL;
-    *n = 0;
+    *out = list;
+    is_sort(*out, *n, sizeof **out, by_name);
     return st;
 }
 
@@ -246,9 +261,22 @@ is_status is_bank_dependents(is_bank *b, int64_t partition_id, const int64_t *id
 
 /* ---- Views --------------------------------------------------------------------------------------------------------------- */
 
+static is_status read_view(sql *q, void *row)
+{
+    is_view_row *out = row;
+
+    if (!read_hash(q, 0, out->fingerprint)) return INFERSCALE_OK;
+    out->is_embedding = sqlite3_column_int(q->stmt, 1) != 0;
+    snprintf(out->policy, sizeof out->policy, "%s", text_at(q, 2));
+    out->n = (uint64_t)sqlite3_column_int64(q->stmt, 3);
+    out->bytes = (uint64_t)sqlite3_column_int64(q->stmt, 4);
+    return INFERSCALE_OK;
+}
+
 is_status is_bank_views(is_bank *b, is_view_row **out, size_t *n)
 {
-    is_status st = INFERSCALE_OK;
+    is_status st;
+    void *list;
     sql q;
 
     *out = NULL;
@@ -256,27 +284,9 @@ is_status is_bank_views(is_bank *b, is_view_row **out, size_t *n)
     IS_TRY(bank_lock(b));
     q = sql_once(b, "SELECT fingerprint, 0, policy, count(*), 0 FROM segments GROUP BY fingerprint, policy UNION ALL"
                     " SELECT fingerprint, 1, '', count(*), sum(length(q)) FROM embeddings GROUP BY fingerprint ORDER BY 2, 1, 3");
-    while (st == INFERSCALE_OK && sql_row(&q)) {
-        is_view_row row = { .is_embedding = sqlite3_column_int(q.stmt, 1) != 0, .n = (uint64_t)sqlite3_column_int64(q.stmt, 3),
-                            .bytes = (uint64_t)sqlite3_column_int64(q.stmt, 4) };
-        is_view_row *more;
-
-        if (!read_hash(&q, 0, row.fingerprint)) break;
-        snprintf(row.policy, sizeof row.policy, "%s", text_at(&q, 2));
-        more = grown(*out, *n, sizeof *more);
-        if (!more) {
-            st = no_memory();
-            break;
-        }
-        *out = more;
-        more[(*n)++] = row;
-    }
-    st = end_list(&q, st);
+    st = read_flat(&q, sizeof **out, read_view, &list, n);
     bank_unlock(b);
-    if (st == INFERSCALE_OK) return st;
-    is_free(*out);
-    *out = NULL;
-    *n = 0;
+    *out = list;
     return st;
 }
 
@@ -317,9 +327,22 @@ is_status is_bank_drop_pages(is_bank *b, const uint8_t fingerprint[IS_HASH_BYTES
 
 /* ---- Size ---------------------------------------------------------------------------------------------------------------- */
 
+static is_status read_usage(sql *q, void *row)
+{
+    is_usage_row *out = row;
+
+    if (!read_hash(q, 2, out->fingerprint)) return INFERSCALE_OK;
+    out->partition_id = sqlite3_column_int64(q->stmt, 0);
+    out->is_embedding = sqlite3_column_int(q->stmt, 1) != 0;
+    out->n = (uint64_t)sqlite3_column_int64(q->stmt, 3);
+    out->bytes = (uint64_t)sqlite3_column_int64(q->stmt, 4);
+    return INFERSCALE_OK;
+}
+
 is_status is_bank_usage(is_bank *b, is_usage_row **out, size_t *n)
 {
-    is_status st = INFERSCALE_OK;
+    is_status st;
+    void *list;
     sql q;
 
     *out = NULL;
@@ -331,25 +354,8 @@ is_status is_bank_usage(is_bank *b, is_usage_row **out, size_t *n)
                     " length(CAST(external_id AS BLOB))) FROM turns GROUP BY partition_id) GROUP BY partition_id UNION ALL SELECT"
                     " partition_id, 1, fingerprint, count(*), sum(length(q)) FROM embeddings GROUP BY partition_id, fingerprint"
                     " ORDER BY 1, 2, 3");
-    while (st == INFERSCALE_OK && sql_row(&q)) {
-        is_usage_row row = { .partition_id = sqlite3_column_int64(q.stmt, 0), .is_embedding = sqlite3_column_int(q.stmt, 1) != 0,
-                             .n = (uint64_t)sqlite3_column_int64(q.stmt, 3), .bytes = (uint64_t)sqlite3_column_int64(q.stmt, 4) };
-        is_usage_row *more;
-
-        if (!read_hash(&q, 2, row.fingerprint)) break;
-        more = grown(*out, *n, sizeof *more);
-        if (!more) {
-            st = no_memory();
-            break;
-        }
-        *out = more;
-        more[(*n)++] = row;
-    }
-    st = end_list(&q, st);
+    st = read_flat(&q, sizeof **out, read_usage, &list, n);
     bank_unlock(b);
-    if (st == INFERSCALE_OK) return st;
-    is_free(*out);
-    *out = NULL;
-    *n = 0;
+    *out = list;
     return st;
 }
