@@ -42,7 +42,7 @@ static bool unencoded(bank_kit *k, const is_partition *p, const char *policy, in
     size_t n = 0;
     bool there;
 
-    OK(is_bank_unencoded(k->bank, p, kit_model, policy, 0, &ids, &n));
+    OK(is_bank_unencoded(k->bank, p, kit_model, policy, 0, 0, &ids, &n));
     there = listed(ids, n, id);
     is_free(ids);
     return there;
@@ -72,7 +72,7 @@ static void test_embeddings(void **state)
     int64_t *ids = NULL, revision = fresh(k, k->pa).revision;
     size_t n = 0;
 
-    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, 0, &ids, &n));
+    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, 0, 0, &ids, &n));
     assert_int_equal(n, 2);
     assert_true(ids[0] == a && ids[1] == t);
     is_free(ids);
@@ -90,12 +90,12 @@ static void test_embeddings(void **state)
     assert_true(v.ids[1] == t && v.first[1] == -128 && v.dims[1] == 1536);
     q[0] = 6;
     OK(is_bank_put_embedding(k->bank, &k->pa, kit_model, a, 1, q, 384, 0.25f)); /* replaces */
-    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, 0, &ids, &n));
+    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, 0, 0, &ids, &n));
     assert_int_equal(n, 0);
     is_free(ids);
 
     OK(is_bank_update_fact(k->bank, &k->pa, a, &(inferscale_fact){ .text = "a2" }, NULL));
-    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, 1, &ids, &n));
+    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, 0, 1, &ids, &n));
     assert_true(n == 1 && ids[0] == a);
     is_free(ids);
     memset(&v, 0, sizeof v);
@@ -103,6 +103,63 @@ static void test_embeddings(void **state)
     assert_int_equal(v.n, 1);
     OK(is_bank_each_embedding(k->bank, &k->pa, kit_other_model, each_vector, &v));
     assert_int_equal(v.n, 1);
+}
+
+/* Work goes through ids once: what comes after the last one that was done, and nothing that is over. Lists and counts agree. */
+static void test_what_waits(void **state)
+{
+    bank_kit *k = *state;
+    int64_t a = kit_fact(k, &k->pa, &k->anna, "a"), b = kit_fact(k, &k->pa, &k->anna, "b"), t = kit_turn(k, &k->pa, &k->anna, "c", "t");
+    inferscale_event over[2] = { { 0 } };
+    const inferscale_fact facts[2] = { { .text = "milk until yesterday", .expires = 1000 }, { .text = "lived there", .valid_from = 500, .valid_to = 1000 } };
+    int64_t *ids = NULL;
+    is_waiting w;
+    size_t n = 0;
+
+    OK(is_bank_add_facts(k->bank, &k->pa, &k->anna, facts, 2, over));
+    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, 0, 0, &ids, &n)); /* who asks about the past may still find the second */
+    assert_true(n == 4 && ids[0] == a && ids[1] == b && ids[2] == t && ids[3] == over[1].id);
+    is_free(ids);
+    OK(is_bank_count_unembedded(k->bank, &k->pa, kit_model, 0, &w));
+    assert_int_equal(w.n, 4);
+    OK(is_bank_unembedded(k->bank, &k->pa, kit_model, b, 0, &ids, &n));
+    assert_true(n == 2 && ids[0] == t && ids[1] == over[1].id);
+    is_free(ids);
+    for (int with_policy = 0; with_policy < 2; with_policy++) {
+        OK(is_bank_unencoded(k->bank, &k->pa, kit_model, with_policy ? "header" : NULL, 0, 0, &ids, &n));
+        assert_true(n == 2 && ids[0] == a && ids[1] == b);
+        is_free(ids);
+        OK(is_bank_count_unencoded(k->bank, &k->pa, kit_model, with_policy ? "header" : NULL, 0, &w));
+        assert_int_equal(w.n, 2);
+    }
+    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "header", a, 0, &ids, &n));
+    assert_true(n == 1 && ids[0] == b);
+    is_free(ids);
+    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "header", b, 0, &ids, &n));
+    assert_true(n == 0);
+    is_free(ids);
+    OK(is_bank_count_unencoded(k->bank, NULL, NULL, NULL, a, &w));
+    assert_int_equal(w.n, 1);
+}
+
+static void test_which_have_segments(void **state)
+{
+    bank_kit *k = *state;
+    int64_t a = kit_fact(k, &k->pa, &k->anna, "a"), b = kit_fact(k, &k->pa, &k->anna, "b"), x = kit_fact(k, &k->pb, &k->ben, "x");
+    const is_dep asked[] = { { a, 1 }, { b, 1 }, { x, 1 }, { a, 1 }, { a, 2 }, { a + 1000, 1 } };
+    bool have[6] = { false, true, true, false, true, true };
+
+    OK(is_bank_have_segments(k->bank, &k->pa, kit_model, "header", NULL, 0, NULL));
+    OK(kit_segment_put(k, &k->pa, a, "header", 1, NULL, 0));
+    OK(kit_segment_put(k, &k->pa, b, "facts:1", 2, NULL, 0));
+    OK(kit_segment_put(k, &k->pb, x, "header", 3, NULL, 0));
+    OK(is_bank_have_segments(k->bank, &k->pa, kit_model, "header", asked, 6, have));
+    for (int i = 0; i < 6; i++) assert_int_equal(have[i], i == 0 || i == 3); /* another owner's, another policy's, no such version */
+    OK(is_bank_have_segments(k->bank, &k->pa, kit_other_model, "header", asked, 6, have));
+    for (int i = 0; i < 6; i++) assert_false(have[i]);
+    OK(is_bank_update_fact(k->bank, &k->pa, a, &(inferscale_fact){ .text = "a, changed" }, NULL));
+    OK(is_bank_have_segments(k->bank, &k->pa, kit_model, "header", asked, 6, have));
+    for (int i = 0; i < 6; i++) assert_false(have[i]);
 }
 
 /* ---- Segments ------------------------------------------------------------------------------------------------------------ */
@@ -388,10 +445,10 @@ static is_status many_calls(bank_kit *k, int64_t a, int64_t b, is_names *stale)
     else assert_null(l);
     if (st == INFERSCALE_OK) st = is_bank_segments(k->bank, &k->pa, kit_model, NULL, a, &rows, &n);
     is_free(rows);
-    if (st == INFERSCALE_OK) st = is_bank_unencoded(k->bank, &k->pa, kit_model, NULL, 0, &ids, &n);
+    if (st == INFERSCALE_OK) st = is_bank_unencoded(k->bank, &k->pa, kit_model, NULL, 0, 0, &ids, &n);
     is_free(ids);
     ids = NULL;
-    if (st == INFERSCALE_OK) st = is_bank_unembedded(k->bank, &k->pa, kit_model, 0, &ids, &n);
+    if (st == INFERSCALE_OK) st = is_bank_unembedded(k->bank, &k->pa, kit_model, 0, 0, &ids, &n);
     is_free(ids);
     if (st == INFERSCALE_OK) st = is_bank_placement(k->bank, &k->pa, kit_model, one, &facts, &n);
     is_free(facts);
@@ -445,6 +502,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_embeddings),
+        TEST(test_what_waits),
+        TEST(test_which_have_segments),
         TEST(test_segments_are_entered_while_true),
         TEST(test_update_drops_what_depends),
         TEST(test_a_shared_file_stays_for_the_other),

@@ -173,9 +173,10 @@ static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_
 
             IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], v, &facts[i].segment, &n_bad));
             facts[i].exact_first = v->has_exact;
-        } else if (can) IS_TRY(is_variant_has_exact(a->is, &a->p, facts[i].id, facts[i].version, &facts[i].exact_first));
+        }
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
     }
+    if (can && !inject) IS_TRY(is_variant_mark_exact(a->is, &a->p, facts, n));
     if (a->o.mode == INFERSCALE_MODE_KV && !inject) {
         is_asking_note(a, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;

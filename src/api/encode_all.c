@@ -81,7 +81,7 @@ static is_status embed_all(work *w)
 
     IS_TRY(is_handle_embedder(w->is));
     if (w->embed_again) IS_TRY(all_ids(w, INFERSCALE_FACTS | INFERSCALE_TURNS, &ids, &n));
-    else IS_TRY(is_bank_unembedded(w->is->bank, &w->p, is_embedder_fingerprint(w->is->embedder), 0, &ids, &n));
+    else IS_TRY(is_bank_unembedded(w->is->bank, &w->p, is_embedder_fingerprint(w->is->embedder), 0, 0, &ids, &n));
     w->done = 0;
     w->total = n;
     st = INFERSCALE_OK;
@@ -120,7 +120,7 @@ is_status is_handle_embed_again(inferscale *is, const is_partition *p, inferscal
 static is_status fact_ids(work *w, const is_policy *policy, int64_t **ids, size_t *n)
 {
     if (w->o->again) return all_ids(w, INFERSCALE_FACTS, ids, n);
-    return is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, 0, ids, n);
+    return is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, 0, 0, ids, n);
 }
 
 static is_status on_facts(void *ctx, size_t n, const char *what)

@@ -68,14 +68,17 @@ is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_i
     return INFERSCALE_OK;
 }
 
-is_status is_variant_has_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, bool *has)
+is_status is_variant_mark_exact(inferscale *is, const is_partition *p, is_plan_fact *facts, size_t n)
 {
-    is_segment_row *rows = NULL;
-    size_t n = 0;
+    is_dep *versions = is_calloc(n + 1, sizeof *versions);
+    bool *have = is_calloc(n + 1, sizeof *have);
+    is_status st = INFERSCALE_OK;
 
-    *has = false;
-    IS_TRY(is_bank_segments(is->bank, p, is->profile->fingerprint, "header", fact_id, &rows, &n));
-    for (size_t i = 0; i < n; i++) *has = *has || rows[i].version == version;
-    is_free(rows);
-    return INFERSCALE_OK;
+    if (!versions || !have) st = is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) versions[i] = (is_dep){ facts[i].id, facts[i].version };
+    if (st == INFERSCALE_OK) st = is_bank_have_segments(is->bank, p, is->profile->fingerprint, "header", versions, n, have);
+    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) facts[i].exact_first = have[i];
+    is_free(versions);
+    is_free(have);
+    return st;
 }

@@ -3,6 +3,7 @@
 #define IS_API_VARIANT_H
 
 #include "api/handle.h"
+#include "plan/plan.h"
 
 typedef struct is_variant {
     int64_t id;              /* of the fact */
@@ -17,7 +18,8 @@ is_status is_variant_load(inferscale *is, const is_partition *p, const inferscal
                           size_t *n_bad);
 /* The rows behind the bare header, which are exact where a fact stands right behind it. *out NULL: there are none. */
 is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, is_segment **out, size_t *n_bad);
-/* Are there such rows, by the books? For plans that inject nothing and are to have the order of those that do. */
-is_status is_variant_has_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, bool *has);
+/* Sets exact_first of the facts that have such rows by the books: for plans that inject nothing and are to have the order of those
+ * that do. One look for all of them. */
+is_status is_variant_mark_exact(inferscale *is, const is_partition *p, is_plan_fact *facts, size_t n);
 
 #endif

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "bank/sql.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 /* ---- Where something changed ---------------------------------------------------------------------------------------------- */
@@ -83,8 +84,42 @@ is_status is_bank_partition_by_id(is_bank *b, int64_t id, is_partition *out)
 
 /* ---- What waits ----------------------------------------------------------------------------------------------------------- */
 
-is_status is_bank_unembedded_after(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id,
-                                   size_t limit, int64_t **ids, size_t *n)
+/* One wording for lists and counts: they must agree, or somebody waits for what nobody does. ?1 partition, ?2 after id, ?3 now,
+ * ?4 fingerprint (NULL: any), ?5 policy (NULL: any that may be served). Nobody asks for what is over. */
+#define NO_EMBEDDING                                                                                                           \
+    " i.withdrawn = 0 AND NOT EXISTS(SELECT 1 FROM embeddings e WHERE e.partition_id = i.partition_id AND e.item_id = i.id"    \
+    " AND e.fingerprint = ifnull(?4, e.fingerprint) AND e.version = i.version) AND NOT EXISTS(SELECT 1 FROM fact_versions o"   \
+    " WHERE o.partition_id = i.partition_id AND o.item_id = i.id AND o.version = i.version AND o.expires <> 0 AND"             \
+    " o.expires <= ?3)"
+#define NO_SEGMENT                                                                                                             \
+    " i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments s WHERE s.partition_id = i.partition_id AND s.item_id = i.id"           \
+    " AND s.version = i.version AND s.fingerprint = ifnull(?4, s.fingerprint) AND s.policy = ifnull(?5, s.policy) AND"         \
+    " (?5 IS NOT NULL OR s.lead = 0)) AND NOT EXISTS(SELECT 1 FROM fact_versions o WHERE o.partition_id = i.partition_id AND"  \
+    " o.item_id = i.id AND o.version = i.version AND ((o.expires <> 0 AND o.expires <= ?3) OR (o.valid_to <> 0 AND"            \
+    " o.valid_to <= ?3)))"
+#define WRITTEN                                                                                                                \
+    "ifnull(min(ifnull((SELECT f.write_time FROM fact_versions f WHERE f.partition_id = i.partition_id AND f.item_id = i.id"   \
+    " AND f.version = i.version), (SELECT t.write_time FROM turns t WHERE t.partition_id = i.partition_id AND"                 \
+    " t.item_id = i.id))), 0)"
+#define ONE_PARTITION " FROM items i WHERE i.partition_id = ?1 AND i.id > ?2 AND"
+#define ALL_PARTITIONS " FROM items i WHERE ?1 = 0 AND i.id > ?2 AND"
+
+static void bind_what(sql *q, const is_partition *p, int64_t after_id, const uint8_t *fingerprint)
+{
+    sql_i64(q, p ? p->id : 0);
+    sql_i64(q, after_id);
+    sql_i64(q, is_now_epoch());
+    if (fingerprint) sql_blob(q, fingerprint, IS_HASH_BYTES);
+    else sql_text_or_null(q, NULL);
+}
+
+static void bind_limit(sql *q, size_t limit)
+{
+    sql_i64(q, limit && limit < INT64_MAX ? (int64_t)limit : -1);
+}
+
+is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id,
+                             size_t limit, int64_t **ids, size_t *n)
 {
     is_status st;
     sql q;
@@ -92,20 +127,16 @@ is_status is_bank_unembedded_after(is_bank *b, const is_partition *p, const uint
     *ids = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.id > ?2 AND i.withdrawn = 0 AND NOT EXISTS("
-                    "SELECT 1 FROM embeddings e WHERE e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?3 AND e.version = i.version)"
-                    " ORDER BY i.id LIMIT ?4");
-    sql_i64(&q, p->id);
-    sql_i64(&q, after_id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    sql_i64(&q, (int64_t)limit);
+    q = sql_open(b, "SELECT i.id" ONE_PARTITION NO_EMBEDDING " ORDER BY i.id LIMIT ?5");
+    bind_what(&q, p, after_id, fingerprint);
+    bind_limit(&q, limit);
     st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);
     return st;
 }
 
-is_status is_bank_unencoded_after(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                                  int64_t after_id, size_t limit, int64_t **ids, size_t *n)
+is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                            int64_t after_id, size_t limit, int64_t **ids, size_t *n)
 {
     is_status st;
     sql q;
@@ -113,14 +144,10 @@ is_status is_bank_unencoded_after(is_bank *b, const is_partition *p, const uint8
     *ids = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.kind = 1 AND i.id > ?2 AND NOT EXISTS(SELECT 1 FROM"
-                    " segments s WHERE s.partition_id = ?1 AND s.item_id = i.id AND s.version = i.version AND s.fingerprint = ?3"
-                    " AND s.policy = ?4) ORDER BY i.id LIMIT ?5");
-    sql_i64(&q, p->id);
-    sql_i64(&q, after_id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    sql_text(&q, policy);
-    sql_i64(&q, (int64_t)limit);
+    q = sql_open(b, "SELECT i.id" ONE_PARTITION NO_SEGMENT " ORDER BY i.id LIMIT ?6");
+    bind_what(&q, p, after_id, fingerprint);
+    sql_text_or_null(&q, policy);
+    bind_limit(&q, limit);
     st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);
     return st;
@@ -136,25 +163,6 @@ static is_status read_waiting(sql *q, is_waiting *out)
     return sql_end(q);
 }
 
-#define WRITTEN                                                                                                                \
-    "ifnull(min(ifnull((SELECT f.write_time FROM fact_versions f WHERE f.partition_id = i.partition_id AND f.item_id = i.id"   \
-    " AND f.version = i.version), (SELECT t.write_time FROM turns t WHERE t.partition_id = i.partition_id AND"                 \
-    " t.item_id = i.id))), 0)"
-#define NO_EMBEDDING                                                                                                           \
-    " i.withdrawn = 0 AND NOT EXISTS(SELECT 1 FROM embeddings e WHERE e.partition_id = i.partition_id AND e.item_id = i.id"                        \
-    " AND e.fingerprint = ifnull(?3, e.fingerprint) AND e.version = i.version)"
-#define NO_SEGMENT                                                                                                             \
-    " i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments s WHERE s.partition_id = i.partition_id AND s.item_id = i.id"           \
-    " AND s.version = i.version AND s.fingerprint = ifnull(?3, s.fingerprint) AND s.policy = ifnull(?4, s.policy))"
-#define ONE_PARTITION " FROM items i WHERE i.partition_id = ?1 AND i.id > ?2 AND"
-#define ALL_PARTITIONS " FROM items i WHERE ?1 = 0 AND i.id > ?2 AND"
-
-static void bind_fingerprint(sql *q, const uint8_t *fingerprint)
-{
-    if (fingerprint) sql_blob(q, fingerprint, IS_HASH_BYTES);
-    else sql_text_or_null(q, NULL);
-}
-
 is_status is_bank_count_unembedded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, int64_t after_id, is_waiting *out)
 {
     is_status st;
@@ -164,9 +172,7 @@ is_status is_bank_count_unembedded(is_bank *b, const is_partition *p, const uint
     IS_TRY(bank_lock(b));
     q = p ? sql_open(b, "SELECT count(*), " WRITTEN ONE_PARTITION NO_EMBEDDING)
           : sql_open(b, "SELECT count(*), " WRITTEN ALL_PARTITIONS NO_EMBEDDING);
-    sql_i64(&q, p ? p->id : 0);
-    sql_i64(&q, after_id);
-    bind_fingerprint(&q, fingerprint);
+    bind_what(&q, p, after_id, fingerprint);
     st = read_waiting(&q, out);
     bank_unlock(b);
     return st;
@@ -182,9 +188,7 @@ is_status is_bank_count_unencoded(is_bank *b, const is_partition *p, const uint8
     IS_TRY(bank_lock(b));
     q = p ? sql_open(b, "SELECT count(*), " WRITTEN ONE_PARTITION NO_SEGMENT)
           : sql_open(b, "SELECT count(*), " WRITTEN ALL_PARTITIONS NO_SEGMENT);
-    sql_i64(&q, p ? p->id : 0);
-    sql_i64(&q, after_id);
-    bind_fingerprint(&q, fingerprint);
+    bind_what(&q, p, after_id, fingerprint);
     sql_text_or_null(&q, policy);
     st = read_waiting(&q, out);
     bank_unlock(b);

@@ -156,9 +156,6 @@ is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t
                                 uint32_t *dim, float *scale);
 typedef is_status (*is_bank_embedding_fn)(void *ctx, int64_t id, const int8_t *q, uint32_t dim, float scale);
 is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], is_bank_embedding_fn each, void *ctx);
-/* Ids (current versions) without an embedding under the fingerprint, in id order, at most limit; *ids is is_free'd. Withdrawn turns
- * and what has expired are left out. */
-is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], size_t limit, int64_t **ids, size_t *n);
 
 /* Segments: a fact version's variants. A dependency is an item version whose text stood in the encoding context or span. */
 typedef struct is_segment_row {
@@ -184,10 +181,9 @@ is_status is_bank_put_segments(is_bank *b, const is_partition *p, int64_t epoch,
  * first; *rows is is_free'd. */
 is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, int64_t fact_id,
                            is_segment_row **rows, size_t *n);
-/* Facts (current versions) without a segment under fingerprint and policy, in id order; those that have expired or do not hold any
- * more (valid_to) are left out. *ids is is_free'd. */
-is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, size_t limit,
-                            int64_t **ids, size_t *n);
+/* Which of these fact versions are current and have a segment under fingerprint and policy: have[n]. */
+is_status is_bank_have_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                                const is_dep *facts, size_t n, bool *have);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
 /* Takes a fact's segment of this name under a policy out of the books, or, with others, all but that one: they are no longer
  * wanted. *stale = the names that nothing uses any more; they are doomed, as after forgetting. */
@@ -241,13 +237,15 @@ typedef struct is_partition_mark { int64_t id, epoch, revision; } is_partition_m
 is_status is_bank_partition_marks(is_bank *b, is_partition_mark **out, size_t *n);
 is_status is_bank_partition_by_id(is_bank *b, int64_t id, is_partition *out); /* E_NOTFOUND */
 
-/* As is_bank_unembedded and is_bank_unencoded, of ids greater than after_id only: ids grow, so work that is done need not be looked
- * at again. At most limit; *ids is is_free'd. */
-is_status is_bank_unembedded_after(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id,
-                                   size_t limit, int64_t **ids, size_t *n);
-is_status is_bank_unencoded_after(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                                  int64_t after_id, size_t limit, int64_t **ids, size_t *n);
-/* How many items (unencoded: facts) of a partition (NULL: of all) wait, and when the oldest of them was written (0 = none waits).
+/* Items (unencoded: facts) whose current version has no embedding under the fingerprint, no segment under fingerprint and policy
+ * (NULL: none that may be served). Left out: withdrawn turns, what has expired, for segments also what does not hold any more
+ * (valid_to). In id order, of ids greater than after_id (ids grow: work that is done need not be looked at again), at most limit
+ * (0 = all). *ids is is_free'd. */
+is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id,
+                             size_t limit, int64_t **ids, size_t *n);
+is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                            int64_t after_id, size_t limit, int64_t **ids, size_t *n);
+/* How many of a partition's (NULL: of all) wait so, and when the oldest of them was written (0 = none waits).
  * fingerprint NULL: those without any embedding, without KV of any model; policy NULL: of any policy. Costs a look at every item
  * after after_id. */
 typedef struct is_waiting { uint64_t n; int64_t oldest; } is_waiting;

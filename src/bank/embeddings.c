@@ -165,25 +165,3 @@ is_status bank_collect_ids(sql *q, int64_t **ids, size_t *n)
     }
     return st;
 }
-
-is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], size_t limit,
-                             int64_t **ids, size_t *n)
-{
-    is_status st;
-    sql q;
-
-    *ids = NULL;
-    *n = 0;
-    IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.withdrawn = 0 AND NOT EXISTS(SELECT 1 FROM"
-                    " embeddings e WHERE e.partition_id = ?1 AND e.item_id = i.id AND e.fingerprint = ?2"
-                    " AND e.version = i.version) AND NOT EXISTS(SELECT 1 FROM fact_versions f WHERE f.partition_id = ?1 AND"
-                    " f.item_id = i.id AND f.version = i.version AND f.expires <> 0 AND f.expires <= ?4) ORDER BY i.id LIMIT ?3");
-    sql_i64(&q, p->id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    sql_i64(&q, limit && limit < INT64_MAX ? (int64_t)limit : -1);
-    sql_i64(&q, is_now_epoch());
-    st = bank_collect_ids(&q, ids, n);
-    bank_unlock(b);
-    return st;
-}

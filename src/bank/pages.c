@@ -145,18 +145,6 @@ is_status is_bank_paged(is_bank *b, const is_partition *p, const uint8_t fingerp
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
 
-static is_status check_epoch(is_bank *b, const is_partition *p, int64_t epoch)
-{
-    is_status st;
-    int64_t now;
-    sql q = sql_open(b, "SELECT epoch FROM partitions WHERE id = ?1");
-
-    sql_i64(&q, p->id);
-    now = sql_one_i64(&q, -1, &st);
-    if (st != INFERSCALE_OK || now == epoch) return st;
-    return is_fail(INFERSCALE_E_STALE, "memory was changed or forgotten while pages were laid out; lay them out again");
-}
-
 static is_status sweep(is_bank *b, const is_partition *p, int64_t page)
 {
     sql q = sql_open(b, "DELETE FROM page_facts WHERE page_id = ?2 AND partition_id = ?1 AND NOT EXISTS(SELECT 1 FROM items i"
@@ -213,7 +201,7 @@ static is_status turn_page(is_bank *b, const is_partition *p, const uint8_t *fin
 static is_status lay(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t *fingerprint, const char *policy,
                      const is_page *page, int64_t *id)
 {
-    IS_TRY(check_epoch(b, p, epoch));
+    IS_TRY(bank_check_epoch(b, p, epoch));
     if (*id == 0) IS_TRY(turn_page(b, p, fingerprint, policy, page->lane, id));
     IS_TRY(sweep(b, p, *id));
     for (size_t i = 0; i < page->n; i++) {

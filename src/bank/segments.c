@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "bank/sql.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
-static is_status check_epoch(is_bank *b, const is_partition *p, int64_t epoch)
+is_status bank_check_epoch(is_bank *b, const is_partition *p, int64_t epoch)
 {
     is_status st;
     int64_t now;
@@ -16,7 +17,7 @@ static is_status check_epoch(is_bank *b, const is_partition *p, int64_t epoch)
     sql_i64(&q, p->id);
     now = sql_one_i64(&q, -1, &st);
     if (st != INFERSCALE_OK || now == epoch) return st;
-    return is_fail(INFERSCALE_E_STALE, "memory was changed or forgotten while this was computed from it; compute it again");
+    return is_fail(INFERSCALE_E_STALE, "memory was changed or forgotten while this was made from it; make it again");
 }
 
 is_status bank_check_dep(is_bank *b, const is_partition *p, int64_t id, int version)
@@ -111,7 +112,7 @@ is_status is_bank_put_segments(is_bank *b, const is_partition *p, int64_t epoch,
     is_status st;
 
     IS_TRY(bank_begin(b));
-    st = check_epoch(b, p, epoch);
+    st = bank_check_epoch(b, p, epoch);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++)
         st = put(b, p, fingerprint, &entries[i].row, entries[i].deps, entries[i].n_deps);
     return bank_end(b, st);
@@ -180,27 +181,44 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
     return st;
 }
 
-is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                            size_t limit, int64_t **ids, size_t *n)
+/* [[id, version], ...] as JSON: any number of facts is one value to bind. */
+static char *list_facts(const is_dep *facts, size_t n)
 {
+    is_buf text = IS_BUF_INIT;
+
+    is_buf_str(&text, "[");
+    for (size_t i = 0; i < n; i++)
+        is_buf_fmt(&text, "%s[%lld,%d]", i ? "," : "", (long long)facts[i].item_id, facts[i].version);
+    is_buf_str(&text, "]");
+    return is_buf_take(&text);
+}
+
+is_status is_bank_have_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                                const is_dep *facts, size_t n, bool *have)
+{
+    char *list;
     is_status st;
     sql q;
 
-    *ids = NULL;
-    *n = 0;
-    IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id FROM items i WHERE i.partition_id = ?1 AND i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments "
-                 "s WHERE s.partition_id = ?1 AND s.item_id = i.id AND s.version = i.version AND s.fingerprint = ?2"
-                 " AND s.policy = ifnull(?3, s.policy) AND (?3 IS NOT NULL OR s.lead = 0)) AND NOT EXISTS("
-                 "SELECT 1 FROM fact_versions f WHERE f.partition_id = ?1 AND f.item_id = i.id AND f.version = i.version AND"
-                 " ((f.expires <> 0 AND f.expires <= ?5) OR (f.valid_to <> 0 AND f.valid_to <= ?5))) ORDER BY i.id LIMIT ?4");
-    sql_i64(&q, p->id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    sql_text_or_null(&q, policy);
-    sql_i64(&q, limit && limit < INT64_MAX ? (int64_t)limit : -1);
-    sql_i64(&q, is_now_epoch());
-    st = bank_collect_ids(&q, ids, n);
-    bank_unlock(b);
+    for (size_t i = 0; i < n; i++) have[i] = false;
+    if (n == 0) return INFERSCALE_OK;
+    list = list_facts(facts, n);
+    if (!list) return is_fail(INFERSCALE_E_NOMEM, "no memory to look up a question's facts; free some memory or ask for fewer");
+    st = bank_lock(b);
+    if (st == INFERSCALE_OK) {
+        q = sql_open(b, "SELECT w.key FROM json_each(?4) w WHERE EXISTS(SELECT 1 FROM segments s CROSS JOIN items i ON"
+                        " i.partition_id = s.partition_id AND i.id = s.item_id AND i.version = s.version WHERE s.partition_id = ?1"
+                        " AND s.fingerprint = ?2 AND s.policy = ?3 AND s.item_id = json_extract(w.value, '$[0]') AND"
+                        " s.version = json_extract(w.value, '$[1]'))");
+        sql_i64(&q, p->id);
+        sql_blob(&q, fingerprint, IS_HASH_BYTES);
+        sql_text(&q, policy);
+        sql_text(&q, list);
+        while (sql_row(&q)) have[sqlite3_column_int64(q.stmt, 0)] = true;
+        st = sql_end(&q);
+        bank_unlock(b);
+    }
+    is_free(list);
     return st;
 }
 

@@ -97,6 +97,8 @@ is_status bank_names_add(is_names *names, const void *name);
 
 /* The first column of all rows; ends the statement. *ids is is_free'd; NULL and 0 on failure. */
 is_status bank_collect_ids(sql *q, int64_t **ids, size_t *n);
+/* E_STALE unless the partition's epoch is still this one. */
+is_status bank_check_epoch(is_bank *b, const is_partition *p, int64_t epoch);
 /* E_STALE unless the item is in the partition and this is its current version. */
 is_status bank_check_dep(is_bank *b, const is_partition *p, int64_t id, int version);
 

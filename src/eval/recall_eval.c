@@ -156,7 +156,7 @@ static is_status embed_all(work *w, const is_partition *p)
     while (st == INFERSCALE_OK) {
         int64_t *ids = NULL;
         size_t n = 0;
-        st = is_bank_unembedded(w->bank, p, is_embedder_fingerprint(w->opts->embedder), BATCH, &ids, &n);
+        st = is_bank_unembedded(w->bank, p, is_embedder_fingerprint(w->opts->embedder), 0, BATCH, &ids, &n);
         if (st == INFERSCALE_OK && n) st = embed_some(w, p, ids, n, vectors);
         is_free(ids);
         if (n == 0) break;
