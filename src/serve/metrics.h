@@ -2,6 +2,9 @@
 #ifndef IS_SERVE_METRICS_H
 #define IS_SERVE_METRICS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "inferscale.h"
 
 /* X(ID, kind, name, labels in order, help). Histograms of seconds, of tokens and of KL have their buckets in metrics.c. */
@@ -34,7 +37,9 @@
     X(STORE_ITEMS, GAUGE, "inferscale_store_items", "what", "Facts, turns, partitions and segments")                          \
     X(BUILD, GAUGE, "inferscale_build_info", "version,model,engine", "1")                                                     \
     X(START, GAUGE, "process_start_time_seconds", "", "When the process started")                                             \
-    X(RSS, GAUGE, "process_resident_memory_bytes", "", "Resident memory")
+    X(RSS, GAUGE, "process_resident_memory_bytes", "", "Resident memory")                                                     \
+    X(CPU, COUNTER, "process_cpu_seconds_total", "", "CPU time of the process, all threads")                                  \
+    X(FDS, GAUGE, "process_open_fds", "", "Open file descriptors")
 
 enum is_metric {
 #define IS_X(id, kind, name, labels, help) IS_M_##id,
@@ -47,14 +52,21 @@ typedef struct is_metrics is_metrics;
 
 inferscale_status is_metrics_new(is_metrics **out);
 void is_metrics_free(is_metrics *m);
+/* Whose they are: sets BUILD, and the label model_name of the aliases. */
+void is_metrics_name(is_metrics *m, const char *version, const char *model, const char *engine);
 /* value: of the first label, second: of the second; NULL where there are fewer. At most 200 series a metric: what is beyond counts under
- * "other". add: counters and gauges; set: gauges; observe: histograms. A metric of another kind is ignored. */
+ * "other". add: counters and gauges; set: gauges, and counters that somebody else counts; observe: histograms. A metric of another kind
+ * is ignored. A gauge without labels is not shown before it is set: no measurement is not zero. */
 void is_metric_add(is_metrics *m, enum is_metric id, const char *value, const char *second, double by);
 void is_metric_set(is_metrics *m, enum is_metric id, const char *value, const char *second, double to);
 void is_metric_observe(is_metrics *m, enum is_metric id, const char *value, double x);
 /* What an answer was: TTFT, tokens, facts, fallbacks by reason, placements. */
 void is_metrics_answer(is_metrics *m, const inferscale_answer *a);
-/* The whole exposition, aliases under vLLM's names included; a new string for is_free. NULL = out of memory. */
-char *is_metrics_text(is_metrics *m, size_t *len);
+/* The whole exposition; a new string for is_free. aliases: also under vLLM's names (which break promtool's rule against colons). NULL = out
+ * of memory. */
+char *is_metrics_text(is_metrics *m, bool aliases, size_t *len);
+/* The name of a metric, or NULL behind the last one, and whether a name of a series ("x", "x_bucket", "vllm:x") is of one that exists. */
+const char *is_metric_name(int id);
+bool is_metric_known(const char *series);
 
 #endif
