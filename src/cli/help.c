@@ -10,6 +10,7 @@ const cli_env cli_environment[] = {
     { "INFERSCALE_HOME", "the store's folder (default: $XDG_DATA_HOME/inferscale, else ~/.local/share/inferscale)" },
     { "INFERSCALE_MODELS", "the folder of installed models (default: ~/.cache/inferscale/models)" },
     { "INFERSCALE_PLUGINS", "the folder of engine plug-ins (default: beside the program, or its ../lib)" },
+    { "INFERSCALE_CONFIG", "the file of `inferscale serve`'s settings; each is a variable too (INFERSCALE_PORT, ...)" },
     { "INFERSCALE_EMBEDDER_KEY", "API key of an HTTP embedder" },
     { "INFERSCALE_SIMD", "scalar, avx2 or avx512: use no more than this" },
     { "NO_COLOR", "if set: no colours" },

@@ -1,0 +1,389 @@
+/* http.c - the HTTP face's sockets: libmicrohttpd's callbacks, the table of connections, start and end.
+ *
+ * A request's life: request line (on_line) -> head (checked and routed at once) -> body (kept, or swallowed if it was refused) -> its
+ * route's pool, the connection asleep -> reply -> completed. libmicrohttpd's one thread runs all of this file's callbacks. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/http_in.h"
+#include "serve/log.h"
+
+static is_http_tune tune_next;
+
+void is_http_set_tune(const is_http_tune *tune) { tune_next = *tune; }
+
+/* ---- Connections --------------------------------------------------------------------------------------------------------- */
+
+static void set_state(is_conn *c, conn_state state)
+{
+    c->state = state;
+    c->since = is_now_ms();
+}
+
+static is_conn *conn_of(struct MHD_Connection *con)
+{
+    const union MHD_ConnectionInfo *i = MHD_get_connection_info(con, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return i ? i->socket_context : NULL;
+}
+
+static void on_connection(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what)
+{
+    struct is_http *h = cls;
+    const union MHD_ConnectionInfo *fd = MHD_get_connection_info(con, MHD_CONNECTION_INFO_CONNECTION_FD);
+    pthread_mutex_lock(&h->lock);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        *context = NULL;
+        for (uint32_t i = 0; i < h->n_slots && fd; i++) {
+            is_conn *c = &h->conns[i];
+            if (c->fd >= 0) continue;
+            *c = (is_conn){ .fd = fd->connect_fd };
+            set_state(c, CONN_IDLE);
+            *context = c;
+            h->n_open++;
+            break;
+        }
+    } else if (*context) {
+        is_conn *c = *context;
+        c->fd = -1;
+        c->request = NULL;
+        h->n_open--;
+        *context = NULL;
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* The request line is there. What this returns comes back as *context of on_request. */
+static void *on_line(void *cls, const char *target, struct MHD_Connection *con)
+{
+    struct is_http *h = cls;
+    is_conn *c = conn_of(con);
+    is_request *r = c ? is_request_new(h, target) : NULL;
+    if (!r) return NULL;
+    r->con = con;
+    pthread_mutex_lock(&h->lock);
+    r->conn = c;
+    c->request = r;
+    set_state(c, CONN_READ);
+    pthread_mutex_unlock(&h->lock);
+    return r;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *con, void **context, enum MHD_RequestTerminationCode how)
+{
+    struct is_http *h = cls;
+    is_request *r = *context;
+    (void)con;
+    *context = NULL;
+    if (!r) return;
+    pthread_mutex_lock(&h->lock);
+    if (r->conn) {
+        r->conn->request = NULL;
+        set_state(r->conn, CONN_IDLE);
+        r->conn = NULL;
+    }
+    pthread_mutex_unlock(&h->lock);
+    pthread_mutex_lock(&r->lock);
+    r->closed = true;
+    r->done_ms = is_now_ms();
+    bool running = r->dispatched && !r->handled;
+    pthread_cond_broadcast(&r->room);
+    pthread_mutex_unlock(&r->lock);
+    if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK && running) is_request_cancel_for(r, CANCEL_HUNG_UP);
+    is_request_unref(r);
+}
+
+/* ---- A request ----------------------------------------------------------------------------------------------------------- */
+
+static enum MHD_Result send_reply(is_request *r)
+{
+    enum MHD_Result ok = MHD_NO;
+    pthread_mutex_lock(&r->http->lock);
+    if (r->conn) set_state(r->conn, CONN_SEND);
+    pthread_mutex_unlock(&r->http->lock);
+    pthread_mutex_lock(&r->lock);
+    if (r->response) {
+        ok = MHD_queue_response(r->con, (unsigned)r->status, r->response);
+        MHD_destroy_response(r->response);
+        r->response = NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return ok;
+}
+
+/* Refused with its head, before any of the body was read: is the rest not worth reading? A client that waits for 100-continue sends no
+ * body at all, and one that is far too long is not swallowed. */
+static bool end_now(const is_request *r)
+{
+    const char *expect = is_request_header(r, "Expect");
+    if (!r->replied) return false;
+    return r->close_after || expect || (r->sizes_known && r->body_said > r->server->config->max_body + HTTP_SWALLOW);
+}
+
+static void too_long(is_request *r)
+{
+    r->too_big = true;
+    is_buf_clear(&r->body);
+    is_request_refused(r, "body");
+    is_reply_error(r, 413, "invalid_request_error", "request_too_large", NULL, "the body is longer than %llu bytes (max_body)",
+                   (unsigned long long)r->server->config->max_body);
+}
+
+/* A piece of the body. False: the connection is to end. */
+static bool take(is_request *r, const char *data, size_t n)
+{
+    struct is_http *h = r->http;
+    if (!r->replied && r->body.len + n > h->s->config->max_body) too_long(r);
+    if (!r->replied) {
+        size_t before = r->body.cap;
+        is_buf_add(&r->body, data, n);
+        pthread_mutex_lock(&h->lock);
+        h->body_bytes += r->body.cap - before;
+        bool over = h->body_bytes > h->body_max;
+        pthread_mutex_unlock(&h->lock);
+        if (is_buf_ok(&r->body) && !over) return true;
+        is_request_refused(r, "memory");
+        is_reply_header(r, "Retry-After", "2");
+        is_reply_error(r, 503, "server_error", "busy", NULL, "too many long requests are being read; try again in a moment");
+    }
+    r->swallowed += n;
+    r->close_after = true;
+    return r->swallowed <= HTTP_SWALLOW + h->s->config->max_body;
+}
+
+/* To its pool; the connection sleeps until there is a reply. */
+static enum MHD_Result dispatch(is_request *r)
+{
+    struct is_http *h = r->http;
+    bool engine = r->route->flags & IS_ROUTE_ENGINE;
+    is_pool *p = engine ? &h->engine : &h->quick;
+    bool ok;
+    pthread_mutex_lock(&h->lock);
+    if (r->conn) set_state(r->conn, CONN_WORK);
+    pthread_mutex_unlock(&h->lock);
+    pthread_mutex_lock(&r->lock);
+    r->refs++; /* the worker's, before it can be done */
+    ok = is_pool_push(p, r);
+    if (ok) {
+        r->suspended = true;
+        MHD_suspend_connection(r->con);
+    } else {
+        r->refs--;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (ok) return MHD_YES;
+    char seconds[16];
+    snprintf(seconds, sizeof seconds, "%u", is_pool_retry_s(p));
+    is_reply_header(r, "Retry-After", seconds);
+    is_request_refused(r, "queue");
+    if (__atomic_load_n(&h->ending, __ATOMIC_RELAXED))
+        is_reply_error(r, 503, "server_error", "server_ending", NULL, "the server is ending; ask again later");
+    else
+        is_reply_error(r, 429, "rate_limit_error", "queue_full", NULL, "%u requests wait already (max_queue); try again in %s s",
+                       p->max_waiting, seconds);
+    return send_reply(r);
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *con, const char *url, const char *method, const char *version,
+                                  const char *data, size_t *n, void **context)
+{
+    is_request *r = *context;
+    (void)cls, (void)con, (void)url;
+    if (!r) return MHD_NO; /* there was no memory, or no room, for it */
+    if (!r->begun) {
+        r->begun = true;
+        is_request_begin(r, method, version);
+        return end_now(r) ? send_reply(r) : MHD_YES;
+    }
+    if (*n) {
+        bool go_on = take(r, data, *n);
+        *n = 0;
+        return go_on ? MHD_YES : MHD_NO;
+    }
+    if (!r->dispatched) {
+        r->dispatched = true;
+        return r->replied ? send_reply(r) : dispatch(r);
+    }
+    return send_reply(r);
+}
+
+/* ---- Start and end ------------------------------------------------------------------------------------------------------- */
+
+static is_status bind_to(struct is_http *h, const struct addrinfo *a, const char *host)
+{
+    int on = 1;
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    h->listener = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (h->listener < 0) return is_fail_errno("no socket for %s", host);
+    setsockopt(h->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(h->listener, a->ai_addr, a->ai_addrlen) != 0) {
+        unsigned port = h->s->config->port;
+        if (errno == EADDRINUSE) return is_fail(INFERSCALE_E_BUSY, "port %u of %s is taken; end what uses it, or choose another by --port", port, host);
+        if (errno == EACCES) return is_fail(INFERSCALE_E_DENIED, "port %u may not be used; choose one above 1023 by --port", port);
+        return is_fail_errno("cannot listen on %s port %u", host, port);
+    }
+    if (listen(h->listener, 128) != 0) return is_fail_errno("cannot listen on %s", host);
+    if (getsockname(h->listener, (struct sockaddr *)&at, &len) != 0) return is_fail_errno("no port for %s", host);
+    h->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+    return INFERSCALE_OK;
+}
+
+static is_status open_listener(struct is_http *h)
+{
+    const is_config *c = h->s->config;
+    struct addrinfo want = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *found = NULL;
+    char port[16];
+    snprintf(port, sizeof port, "%u", c->port);
+    int e = getaddrinfo(c->host, port, &want, &found);
+    if (e) return is_fail(INFERSCALE_E_INVALID, "host \"%.100s\" is no address of this machine (%s); try 127.0.0.1", c->host, gai_strerror(e));
+    is_status st = bind_to(h, found, c->host);
+    freeaddrinfo(found);
+    return st;
+}
+
+static is_status read_tls(struct is_http *h)
+{
+    const is_config *c = h->s->config;
+    size_t n;
+    if (!*c->tls_cert) return INFERSCALE_OK;
+    IS_TRY(is_file_read_all(is_fs_posix(), c->tls_cert, 1 << 20, (uint8_t **)&h->cert, &n));
+    return is_file_read_all(is_fs_posix(), c->tls_key, 1 << 20, (uint8_t **)&h->key, &n);
+}
+
+/* What libmicrohttpd has to say is about single connections, and no reason to write to stderr. */
+static void say(void *ctx, const char *fmt, va_list ap)
+{
+    char line[512];
+    (void)ctx;
+    vsnprintf(line, sizeof line, fmt, ap);
+    line[strcspn(line, "\r\n")] = '\0';
+    is_log(IS_LOG_DEBUG, "http: %s", line);
+}
+
+static is_status start_daemon(struct is_http *h)
+{
+    const is_config *c = h->s->config;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (h->cert ? MHD_USE_TLS : 0);
+    struct MHD_OptionItem tls[] = { { MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert }, { MHD_OPTION_HTTPS_MEM_KEY, 0, h->key },
+                                    { MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t) "SECURE192:SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
+                                    { MHD_OPTION_END, 0, NULL } };
+    struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
+    uint32_t longest = c->idle_s > c->read_s ? c->idle_s : c->read_s;
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)longest + 5,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32 << 10, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+                                 MHD_OPTION_URI_LOG_CALLBACK, on_line, h, MHD_OPTION_ARRAY, h->cert ? tls : none, MHD_OPTION_END);
+    if (h->daemon) return INFERSCALE_OK;
+    return h->cert ? is_fail(INFERSCALE_E_INVALID, "the server cannot start; are %s and %s a PEM certificate and its key?", c->tls_cert, c->tls_key)
+                   : is_fail(INFERSCALE_E_NOMEM, "the server cannot start: too few threads, descriptors or too little memory");
+}
+
+/* Sockets that cannot be had are found out now, not at the busiest moment. */
+static is_status enough_descriptors(const struct is_http *h)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur == RLIM_INFINITY || l.rlim_cur >= h->n_slots + 128) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_INVALID, "max_connections = %u needs %u file descriptors, %llu are allowed; raise `ulimit -n` or lower it",
+                   h->s->config->max_connections, h->n_slots + 128, (unsigned long long)l.rlim_cur);
+}
+
+static is_status prepare(struct is_http *h)
+{
+    const is_config *c = h->s->config;
+    h->n_slots = c->max_connections + HTTP_SPARE;
+    h->body_max = (uint64_t)64 << 20 > 4 * c->max_body ? (uint64_t)64 << 20 : 4 * c->max_body;
+    h->tune.ping_ms = tune_next.ping_ms ? tune_next.ping_ms : 10000;
+    h->tune.slow_ms = tune_next.slow_ms ? tune_next.slow_ms : 30000;
+    h->tune.watch_ms = tune_next.watch_ms ? tune_next.watch_ms : 100;
+    h->conns = is_calloc(h->n_slots, sizeof *h->conns);
+    if (!h->conns) return is_fail(INFERSCALE_E_NOMEM, "out of memory; lower max_connections");
+    for (uint32_t i = 0; i < h->n_slots; i++) h->conns[i].fd = -1;
+    IS_TRY(enough_descriptors(h));
+    IS_TRY(read_tls(h));
+    IS_TRY(open_listener(h));
+    IS_TRY(is_pool_start(&h->quick, h, HTTP_SHORT_WORKERS, c->max_connections));
+    IS_TRY(is_pool_start(&h->engine, h, c->parallel, c->max_queue));
+    h->engine.is_engine = true;
+    IS_TRY(is_watch_start(h));
+    return start_daemon(h);
+}
+
+is_status is_http_start(is_server *s, const is_route *const *tables)
+{
+    struct is_http *h = is_calloc(1, sizeof *h);
+    if (!h) return is_fail(INFERSCALE_E_NOMEM, "out of memory; close other programs and try again");
+    h->s = s;
+    h->tables = tables;
+    h->listener = -1;
+    pthread_mutex_init(&h->lock, NULL);
+    s->http = h;
+    is_status st = prepare(h);
+    if (st != INFERSCALE_OK) is_http_stop(s);
+    return st;
+}
+
+int is_http_port(const is_server *s) { return s->http->port; }
+
+void is_http_drain(is_server *s)
+{
+    struct is_http *h = s->http;
+    __atomic_store_n(&h->draining, 1, __ATOMIC_RELAXED);
+    if (h->listener < 0 || !h->daemon) return;
+    MHD_quiesce_daemon(h->daemon);
+    close(h->listener);
+    h->listener = -1;
+}
+
+unsigned is_http_in_flight(const is_server *s)
+{
+    struct is_http *h = s->http;
+    pthread_mutex_lock(&h->lock);
+    unsigned n = h->n_requests;
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+void is_http_cancel_all(is_server *s)
+{
+    struct is_http *h = s->http;
+    __atomic_store_n(&h->ending, 1, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t i = 0; i < h->n_slots; i++)
+        if (h->conns[i].fd >= 0 && h->conns[i].request) is_request_cancel_for(h->conns[i].request, CANCEL_ENDING);
+    pthread_mutex_unlock(&h->lock);
+}
+
+void is_http_stop(is_server *s)
+{
+    struct is_http *h = s->http;
+    if (!h) return;
+    if (h->daemon) {
+        is_http_drain(s);
+        is_http_cancel_all(s);
+    }
+    is_pool_stop(&h->quick); /* every route has returned, so that every connection is awake */
+    is_pool_stop(&h->engine);
+    for (int i = 0; h->daemon && i < 200 && is_http_in_flight(s); i++) usleep(10000); /* the last replies go out */
+    is_watch_stop(h);
+    if (h->daemon) MHD_stop_daemon(h->daemon);
+    if (h->listener >= 0) close(h->listener);
+    is_pool_free(&h->quick);
+    is_pool_free(&h->engine);
+    pthread_mutex_destroy(&h->lock);
+    is_free(h->conns);
+    is_free(h->cert);
+    is_free(h->key);
+    is_free(h);
+    s->http = NULL;
+}

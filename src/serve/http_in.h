@@ -1,0 +1,162 @@
+/* http_in.h - what the files of the HTTP face share; nobody else includes it.
+ *
+ * Threads: one of libmicrohttpd (sockets, parsing; never blocks), two pools of workers (http_pool.c) that run routes, one that watches
+ * (http_watch.c: hang-ups, deadlines, pings). Locks, outer first: http->lock (the table of connections), then request->lock (reply
+ * and stream), then a pool's or libmicrohttpd's own.
+ *
+ * Bounds: max_connections (+ SPARE that only hear 503); 32 KiB of head a connection; one body of max_body a request and BODIES of them in
+ * all; one job a connection, max_queue of them waiting for the engine; 64 KiB of stream a request. */
+#ifndef IS_SERVE_HTTP_IN_H
+#define IS_SERVE_HTTP_IN_H
+
+#include <microhttpd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "serve/http_run.h"
+#include "serve/server.h"
+
+enum {
+    HTTP_SPARE = 32,           /* connections beyond the bound: told so and closed */
+    HTTP_HEADERS = 100,        /* of a request */
+    HTTP_QUERIES = 64,
+    HTTP_PARAMS = 4,
+    HTTP_NOTES = 12,
+    HTTP_OUT_HEADERS = 16,
+    HTTP_SHORT_WORKERS = 8,
+    HTTP_STREAM = 64 << 10,    /* bytes a client may be behind */
+    HTTP_SWALLOW = 8 << 20,    /* bytes of a refused body that are read before the connection is cut, so that the client reads why */
+    HTTP_VALUES = 1000000,     /* JSON values of a body */
+    HTTP_DEPTH = 64,           /* of nesting */
+};
+
+typedef struct pair { const char *name, *value; } pair;
+
+/* Why a request is to stop: the values of is_request_cancel. */
+enum { CANCEL_NO, CANCEL_HUNG_UP, CANCEL_ENDING, CANCEL_TIME };
+
+typedef enum conn_state {
+    CONN_IDLE,                 /* waits for a request line */
+    CONN_READ,                 /* head and body come */
+    CONN_WORK,                 /* suspended: a worker has it, or it is queued */
+    CONN_SEND,                 /* the reply goes out */
+} conn_state;
+
+typedef struct is_conn {
+    int fd;                    /* -1 = the slot is free */
+    conn_state state;
+    double since;              /* of the state */
+    is_request *request;
+} is_conn;
+
+typedef struct is_pool {
+    struct is_http *http;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    is_request *first, *last;
+    uint32_t waiting, running, max_waiting, n_threads;
+    pthread_t *threads;
+    double mean_ms;            /* how long a job runs, of late */
+    bool stop, is_engine;
+} is_pool;
+
+struct is_http {
+    is_server *s;
+    const is_route *const *tables;
+    is_http_tune tune;
+    struct MHD_Daemon *daemon;
+    char *cert, *key;          /* PEM, for libmicrohttpd's lifetime */
+    int listener, port;
+    char host[64];
+    pthread_mutex_t lock;
+    is_conn *conns;
+    uint32_t n_slots, n_open, n_requests;
+    uint64_t body_bytes, body_max;
+    is_pool quick, engine;
+    pthread_t watcher;
+    struct pollfd *watch_fds;  /* [n_slots], as watch_at: the watcher's */
+    uint32_t *watch_at;
+    bool watching;
+    volatile int stop_watching, draining, ending; /* atomic */
+};
+
+struct keep;                   /* a string that lives as long as the request */
+
+struct is_request {
+    is_server *server;
+    struct is_http *http;
+    struct MHD_Connection *con;
+    is_conn *conn;             /* http->lock; NULL = the connection has done with the request */
+    is_request *next;          /* in a pool's queue */
+    const is_route *route;
+    const char *method, *path, *query, *id;
+    pair headers[HTTP_HEADERS], queries[HTTP_QUERIES], params[HTTP_PARAMS];
+    size_t n_headers, n_queries, n_params;
+    bool head;                 /* HEAD: no body goes out */
+    bool begun, dispatched, close_after, too_big, sizes_known;
+    uint64_t body_said;        /* Content-Length */
+    uint64_t swallowed;
+    is_buf body;
+    json_t *json;
+    bool has_key;
+    is_key key;
+    double begun_ms;
+    struct keep *kept;
+
+    pthread_mutex_t lock;
+    pthread_cond_t room;       /* the stream was read, or will not be any more */
+    int refs;                  /* connection, worker, stream */
+    volatile int cancel;       /* CANCEL_*; atomic */
+    bool suspended, replied, closed, handled;
+    double run_ms;             /* when its route began; 0 = not yet */
+    int status;
+    struct MHD_Response *response;
+    pair out[HTTP_OUT_HEADERS], notes[HTTP_NOTES];
+    size_t n_out, n_notes;
+
+    bool streaming, ended, aborted, boundary, sse;
+    char *ring;                /* [HTTP_STREAM] */
+    size_t ring_at, ring_n;
+    double wrote_ms, taken_ms;
+    uint64_t bytes_out;
+    double done_ms;            /* when the reply was out */
+};
+
+/* http_request.c */
+is_request *is_request_new(struct is_http *h, const char *target);
+void is_request_unref(is_request *r);
+void is_request_ref(is_request *r);
+char *is_request_keep(is_request *r, const char *p, size_t n);      /* NULL = out of memory */
+char *is_request_decode(is_request *r, const char *p, size_t n, bool plus); /* percent-decoded; NULL = malformed */
+size_t is_request_count(const is_request *r, const char *header);
+
+/* http_route.c: checks the head and finds the route. What is refused has been replied. */
+void is_request_begin(is_request *r, const char *method, const char *version);
+is_face is_face_of_path(const char *path);                           /* where no route says it */
+
+/* http_reply.c */
+struct MHD_Response *is_reply_stream(is_request *r);
+void is_request_cancel_for(is_request *r, int why);
+void is_request_finish(is_request *r);                               /* its route is done: what was forgotten is a 500, or the stream's end */
+void is_request_ping(is_request *r, double now);
+void is_request_refused(is_request *r, const char *why);            /* counts */
+
+/* http_log.c */
+void is_request_log(is_request *r);
+
+/* http_pool.c */
+is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_threads, uint32_t max_waiting);
+bool is_pool_push(is_pool *p, is_request *r);                        /* false = full or stopped */
+bool is_pool_take_out(is_pool *p, is_request *r);                    /* it was waiting; false = it runs, or never did */
+uint32_t is_pool_retry_s(is_pool *p);                                /* when there may be room again */
+void is_pool_stop(is_pool *p);                                       /* what waits still runs; then nothing is taken any more */
+void is_pool_free(is_pool *p);
+
+/* http_watch.c */
+is_status is_watch_start(struct is_http *h);
+void is_watch_stop(struct is_http *h);
+void is_conn_cut(is_request *r);                                     /* the connection ends now */
+
+#endif

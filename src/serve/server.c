@@ -1,0 +1,183 @@
+/* server.c - one server from start to end: the store, the model, the faces, and what a signal does. */
+#include "serve/server.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/http_run.h"
+#include "serve/log.h"
+
+static void health(is_server *s, is_request *r)
+{
+    (void)s;
+    is_reply_json(r, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+static void ready(is_server *s, is_request *r)
+{
+    bool yes = __atomic_load_n(&s->ready, __ATOMIC_RELAXED) && !__atomic_load_n(&s->draining, __ATOMIC_RELAXED);
+    is_reply_json(r, yes ? 200 : 503, json_pack("{s:b}", "ready", yes));
+}
+
+static const is_route minimal[] = {
+    { "GET", "/health", health, IS_FACE_OPENAI, IS_ROUTE_OPEN },
+    { "GET", "/ready", ready, IS_FACE_OPENAI, IS_ROUTE_OPEN },
+    { 0 },
+};
+
+/* Every face. The first route that fits counts. */
+static const is_route *const faces[] = { minimal, NULL };
+
+/* ---- Stopping ------------------------------------------------------------------------------------------------------------ */
+
+static int wake_fd = -1;            /* eventfd of the server that runs; set before any signal is of interest */
+static volatile int stops;          /* how often it was asked to stop; atomic */
+
+/* Only what a signal handler may do. */
+void is_server_stop(void)
+{
+    int e = errno, fd = __atomic_load_n(&wake_fd, __ATOMIC_ACQUIRE);
+    uint64_t one = 1;
+    __atomic_add_fetch(&stops, 1, __ATOMIC_RELEASE);
+    if (fd >= 0) (void)!write(fd, &one, sizeof one);
+    errno = e;
+}
+
+static int stops_now(void) { return __atomic_load_n(&stops, __ATOMIC_ACQUIRE); }
+
+/* Until somebody calls is_server_stop, or ms are over (< 0: never). */
+static void sleep_until_stop(int ms)
+{
+    struct pollfd p = { .fd = wake_fd, .events = POLLIN };
+    uint64_t n;
+    if (poll(&p, 1, ms) > 0) (void)!read(wake_fd, &n, sizeof n);
+}
+
+/* Requests end by themselves, until drain_s are over or somebody is in a hurry; then they are cancelled. */
+static void drain(is_server *s)
+{
+    double until = is_now_ms() + 1000.0 * s->config->drain_s;
+    int asked = stops_now();
+    __atomic_store_n(&s->draining, 1, __ATOMIC_RELEASE);
+    is_http_drain(s);
+    unsigned n = is_http_in_flight(s);
+    is_serve_log(IS_LOG_INFO, "ending: %u requests are under way and get %u s", n, s->config->drain_s);
+    while (is_http_in_flight(s) && is_now_ms() < until && stops_now() == asked) sleep_until_stop(20);
+    n = is_http_in_flight(s);
+    if (n) is_serve_log(IS_LOG_WARN, "ending: %u requests are cancelled", n);
+    is_http_cancel_all(s);
+}
+
+/* ---- Starting ------------------------------------------------------------------------------------------------------------ */
+
+static const char *given(const char *s) { return *s ? s : NULL; }
+
+static is_status open_store(is_server *s)
+{
+    const is_config *c = s->config;
+    inferscale_options o = INFERSCALE_OPTIONS_INIT;
+    o.home = given(c->home);
+    o.model = given(c->model);
+    o.embedder = given(c->embedder);
+    o.engine = given(c->engine);
+    o.plugin_dir = given(c->plugins);
+    o.system = given(c->system);
+    o.policy = given(c->policy);
+    o.refine = given(c->refine);
+    o.codec = given(c->codec);
+    o.n_ctx = c->ctx;
+    o.n_threads = c->threads;
+    o.n_parallel = c->parallel;
+    o.ram_bytes = c->ram;
+    o.read_only = c->read_only;
+    o.background = !c->read_only;
+    o.on_log = is_serve_log_library;
+    IS_TRY(inferscale_open(&s->is, &o));
+    if (*inferscale_notice(s->is)) is_serve_log(IS_LOG_WARN, "%s", inferscale_notice(s->is));
+    return INFERSCALE_OK;
+}
+
+/* The model is loaded by a thread of its own: /health answers meanwhile, and a stop is heard. */
+typedef struct loader {
+    is_server *s;
+    pthread_t thread;
+    bool running;
+    is_status st;
+    char error[1024];
+    volatile int done; /* atomic */
+} loader;
+
+static void *load(void *ctx)
+{
+    loader *l = ctx;
+    inferscale_model_info info;
+    l->st = inferscale_model(l->s->is, &info);
+    if (l->st == INFERSCALE_OK)
+        snprintf(l->s->model, sizeof l->s->model, "%s", info.name);
+    else
+        snprintf(l->error, sizeof l->error, "%s", inferscale_error());
+    __atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
+    uint64_t one = 1;
+    (void)!write(wake_fd, &one, sizeof one);
+    return NULL;
+}
+
+/* OK too if it was stopped meanwhile. */
+static is_status load_model(is_server *s)
+{
+    loader l = { .s = s };
+    double t0 = is_now_ms();
+    if (pthread_create(&l.thread, NULL, load, &l) != 0)
+        return is_fail(INFERSCALE_E_NOMEM, "no more threads; raise the limit of processes (ulimit -u)");
+    while (!__atomic_load_n(&l.done, __ATOMIC_ACQUIRE) && !stops_now()) sleep_until_stop(1000);
+    pthread_join(l.thread, NULL);
+    if (l.st != INFERSCALE_OK) return is_fail(l.st, "%s", l.error);
+    __atomic_store_n(&s->ready, 1, __ATOMIC_RELEASE);
+    is_serve_log(IS_LOG_INFO, "ready: %s was loaded in %.1f s", s->model, (is_now_ms() - t0) / 1000);
+    return INFERSCALE_OK;
+}
+
+static is_status serve(is_server *s, void (*on_ready)(void *ctx, const char *host, int port), void *ctx)
+{
+    const is_config *c = s->config;
+    IS_TRY(is_config_check(c, NULL, NULL));
+    IS_TRY(is_metrics_new(&s->metrics));
+    if (*c->keys) IS_TRY(is_keys_open(c->keys, &s->keys));
+    IS_TRY(open_store(s));
+    IS_TRY(is_http_start(s, faces));
+    is_serve_log(IS_LOG_INFO, "listening on %s port %d", c->host, is_http_port(s));
+    IS_TRY(load_model(s));
+    if (on_ready && !stops_now()) on_ready(ctx, c->host, is_http_port(s));
+    while (!stops_now()) sleep_until_stop(1000);
+    drain(s);
+    return INFERSCALE_OK;
+}
+
+is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, const char *host, int port), void *ctx)
+{
+    is_server s = { .config = config, .started = is_now_epoch() };
+    if (wake_fd >= 0) return is_fail(INFERSCALE_E_INVALID, "a server runs in this process already; stop it first");
+    json_object_seed(0);
+    __atomic_store_n(&stops, 0, __ATOMIC_RELEASE);
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) return is_fail_errno("no descriptor to be stopped by");
+    __atomic_store_n(&wake_fd, fd, __ATOMIC_RELEASE);
+    is_status st = serve(&s, on_ready, ctx);
+    char why[1024];
+    snprintf(why, sizeof why, "%s", is_error());
+    is_http_stop(&s);
+    inferscale_close(s.is);
+    is_keys_close(s.keys);
+    is_metrics_free(s.metrics);
+    __atomic_store_n(&wake_fd, -1, __ATOMIC_RELEASE);
+    close(fd);
+    return st == INFERSCALE_OK ? st : is_fail(st, "%s", why);
+}
