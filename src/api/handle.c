@@ -64,7 +64,10 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
         return is_fail(INFERSCALE_E_INVALID, "the options are not initialised; use INFERSCALE_OPTIONS_INIT of this library's header");
     if (o->flash_attention < INFERSCALE_FA_AUTO || o->flash_attention > INFERSCALE_FA_OFF)
         return is_fail(INFERSCALE_E_INVALID, "flash_attention is %d; use INFERSCALE_FA_AUTO, _ON or _OFF", o->flash_attention);
+    if (o->n_parallel > IS_PARALLEL_MAX)
+        return is_fail(INFERSCALE_E_INVALID, "n_parallel is %u; use at most %d", o->n_parallel, IS_PARALLEL_MAX);
     is->n_ctx = o->n_ctx;
+    is->n_parallel = o->n_parallel;
     is->n_threads = o->n_threads;
     is->flash_attention = o->flash_attention;
     is->read_only = o->read_only != 0;
@@ -187,7 +190,8 @@ static is_status model_path(const inferscale *is, const char *name, const char *
 /* Measurements and file fingerprints are kept beside the models, not in the store: they are the machine's. */
 static is_status load_engine(inferscale *is)
 {
-    is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention, .gate = is->gate };
+    is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention, .gate = is->gate,
+                            .n_parallel = is->n_parallel };
     is_profile *profile = NULL;
     const is_fs *fs = is_fs_posix();
     char *path = NULL, *cache = is_cache_folder("tuning");

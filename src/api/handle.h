@@ -11,7 +11,7 @@
 struct inferscale {
     /* set by open, then constant */
     char *home, *model, *embedder_spec, *embedder_key, *engine_name, *plugin_dir, *system;
-    uint32_t n_ctx, n_threads;
+    uint32_t n_ctx, n_threads, n_parallel;
     int flash_attention;
     is_codec codec;
     is_policy policy, refine;  /* of the stages; see is_handle_policies */

@@ -42,7 +42,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 3 };
+enum { IS_ENGINE_ABI = 4, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64 };
 
 typedef struct is_engine_opts {
     const char *model_path;
@@ -51,6 +51,7 @@ typedef struct is_engine_opts {
     int flash_attention;     /* INFERSCALE_FA_* */
     const char *cache_dir;   /* for the measured flash-attention choice and the file fingerprint; NULL = do not keep */
     bool no_selftest;        /* tests and benchmarks that do their own */
+    uint32_t n_parallel;     /* runs that share the engine's steps; 0 = IS_PARALLEL_DEFAULT */
     is_gate *gate;           /* the host's: questions first, shared with other background work; borrowed. NULL = one of its own */
 } is_engine_opts;
 
@@ -98,11 +99,20 @@ typedef struct is_capture {
 
 /* ---- Running a plan ------------------------------------------------------------------------------------------------------ */
 
+typedef struct is_bias { int32_t token; float add; } is_bias;
+
+/* How the next token is chosen. Start and extend copy what is pointed to; an extend that is given options begins anew with these. */
 typedef struct is_sampling {
     double temperature;      /* 0 = greedy */
     uint32_t top_k;
     double top_p, min_p;
     uint64_t seed;
+    /* Of each token that was fed since the last start or extend: `presence` off its logit, and `frequency` for each time. */
+    double presence, frequency;
+    const is_bias *bias;     /* [n_bias] added to logits; -INFINITY = never */
+    uint32_t n_bias;
+    const char *grammar;     /* GBNF, its rule "root": the answer is a text of it, and ends only where such a text may. E_PARSE
+                                where it does not parse; feed is E_INVALID for a token that it forbids. NULL or "" = any text */
 } is_sampling;
 
 typedef struct is_run_opts {

@@ -6,6 +6,7 @@
  *   layout.c      the sequence-state blob's framing   inject.c       stored segments -> blob -> cache
  *   prefix.c      exact prefixes kept between runs    run.c          start, extend, feed, finish
  *   decode.c      token batches, errors, cancel       sample.c       logits -> token
+ *   grammar_check.c  is this text a grammar
  *   tuning.c      flash attention by measuring        selftest.c     layout, rope and identity at load
  *   fingerprint.c what KV depends on                  plugin.c       the table; log lines to the host
  *
@@ -56,14 +57,27 @@ typedef struct is_prefix {
     uint32_t n_runs;         /* live runs that share its cells */
 } is_prefix;
 
+typedef struct is_count { int32_t token; uint32_t n; } is_count;
+
+/* How a run's tokens are chosen, and what that depends on. */
+typedef struct is_sampler {
+    struct llama_sampler *chain;   /* NULL = greedy */
+    struct llama_sampler *grammar; /* NULL = any text */
+    double presence, frequency;
+    is_bias *bias;
+    uint32_t n_bias;
+    is_count *counts;        /* [n_counts] how often each token was fed; kept only where a penalty wants it */
+    uint32_t n_counts, cap_counts;
+    llama_token_data *candidates; /* [n_vocab], made when first needed */
+} is_sampler;
+
 struct is_run {
     int seq;                 /* its sequence */
     uint32_t pos;            /* position of the next token */
     float *logits;           /* [n_vocab] of the last token */
     bool has_logits, broken; /* broken: a failed extend could not be undone */
     int prefix;              /* index of the prefix it shares cells with; -1 = none */
-    is_sampling sampling;
-    struct llama_sampler *chain; /* NULL = greedy */
+    is_sampler *sampler;
     struct is_run *next;
 };
 
@@ -91,7 +105,6 @@ typedef struct is_llama {
     is_prefix prefixes[PREFIX_MAX];
     uint64_t clock;                        /* LRU time */
     is_run *runs;
-    llama_token_data *candidates;          /* [n_vocab], made at the first sampling */
 
     const volatile int *cancel;            /* of the call in progress; NULL = none */
     const volatile int *stop;              /* likewise */
@@ -238,7 +251,12 @@ const float *is_llama_logits(void *impl, is_run *run);
 uint32_t is_llama_run_tokens(void *impl, is_run *run);
 void is_llama_finish(void *impl, is_run *run);
 is_status is_llama_sample(void *impl, is_run *run, int32_t *token);
-is_status is_sampler_new(const is_sampling *s, struct llama_sampler **out); /* *out NULL = greedy */
+is_status is_sampler_new(const is_llama *e, const is_sampling *how, is_sampler **out); /* E_INVALID, E_PARSE, E_UNSUPPORTED */
+void is_sampler_free(is_sampler *s);                                                   /* NULL is allowed */
+bool is_sampler_allows(is_sampler *s, int32_t token);                                  /* the grammar does */
+is_status is_sampler_accept(is_sampler *s, int32_t token);                             /* it was fed */
+is_status is_sampler_choose(is_sampler *s, const float *logits, uint32_t n, int32_t *token);
+is_status is_grammar_check(const char *grammar);                                       /* grammar_check.c: E_PARSE with the line */
 
 /* ---- tuning.c, selftest.c ---- */
 /* Whether flash attention is faster for short suffixes; sets info.fa_on_ms and fa_off_ms if measured. */

@@ -308,7 +308,6 @@ void is_llama_close(void *impl)
     is_layout_free(&e->layout);
     is_chat_format_free(&e->chat);
     is_free(e->blob);
-    is_free(e->candidates);
     is_free(e->b_pos);
     is_free(e->b_nseq);
     is_free(e->b_seq);

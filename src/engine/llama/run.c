@@ -182,7 +182,7 @@ void is_llama_finish(void *impl, is_run *run)
     unlink_run(e, run);
     if (run->prefix >= 0) e->prefixes[run->prefix].n_runs--;
     is_seq_drop(e, run->seq);
-    if (run->chain) llama_sampler_free(run->chain);
+    is_sampler_free(run->sampler);
     is_free(run->logits);
     is_free(run);
 }
@@ -198,7 +198,7 @@ static is_status new_run(is_llama *e, const is_run_opts *o, is_run **out)
     e->runs = run;
     run->logits = is_malloc(e->n_vocab * sizeof *run->logits);
     run->seq = is_seq_take(e);
-    st = is_sampler_new(&o->sampling, &run->chain);
+    st = is_sampler_new(e, &o->sampling, &run->sampler);
     if (st == INFERSCALE_OK && !run->logits) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the logits of a run");
     if (st == INFERSCALE_OK && run->seq < 0)
         st = is_fail(INFERSCALE_E_BUSY, "all %d sequences of the engine are in use; end other conversations", SEQ_SCRATCH);
@@ -262,11 +262,13 @@ is_status is_llama_extend(void *impl, is_run *run, const is_plan *more, const is
     is_llama *e = impl;
     is_run_stats unwanted, *s = stats ? stats : &unwanted;
     uint32_t total, before, first = 0;
+    is_sampler *sampler = NULL;
     is_status st;
 
     memset(s, 0, sizeof *s);
     IS_TRY(check_run(run));
     IS_TRY(check_parts(e, more, true, run->pos, &total));
+    if (opts) IS_TRY(is_sampler_new(e, &opts->sampling, &sampler));
     before = run->pos;
     while (more->parts[first].source == IS_SRC_RESIDENT) first++;
     s->tokens_resident = before;
@@ -274,7 +276,15 @@ is_status is_llama_extend(void *impl, is_run *run, const is_plan *more, const is
     e->stop = o->stop;
     st = provide(e, run, more, o, first, s);
     e->cancel = e->stop = NULL;
-    if (st != INFERSCALE_OK) undo(e, run, before);
+    if (st != INFERSCALE_OK) {
+        undo(e, run, before);
+        is_sampler_free(sampler);
+    } else if (sampler) {
+        is_sampler_free(run->sampler);
+        run->sampler = sampler;
+    } else {
+        run->sampler->n_counts = 0;
+    }
     return st;
 }
 
@@ -289,9 +299,13 @@ is_status is_llama_feed(void *impl, is_run *run, int32_t token)
     if (run->pos >= e->n_ctx)
         return is_fail(INFERSCALE_E_CONTEXT, "the engine's context of %u tokens is full; raise n_ctx or ask for a shorter "
                        "answer", e->n_ctx);
+    IS_TRY(is_tokens_check(e, &token, 1));
+    if (!is_sampler_allows(run->sampler, token))
+        return is_fail(INFERSCALE_E_INVALID, "the grammar does not allow token %d here; feed what was sampled", token);
     before = run->pos;
     st = compute(e, run, &token, 1, 0, true, &unused);
     if (st == INFERSCALE_OK) st = take_logits(e, run);
+    if (st == INFERSCALE_OK) st = is_sampler_accept(run->sampler, token);
     if (st != INFERSCALE_OK) undo(e, run, before);
     return st;
 }

@@ -127,4 +127,14 @@ bool is_shim_sampler_apply(struct llama_sampler *chain, llama_token_data_array *
     return guarded<bool>(false, [&] { llama_sampler_apply(chain, candidates); return true; });
 }
 
+bool is_shim_sampler_accept(struct llama_sampler *chain, llama_token token)
+{
+    return guarded<bool>(false, [&] { llama_sampler_accept(chain, token); return true; });
+}
+
+struct llama_sampler *is_shim_grammar_new(const struct llama_vocab *vocab, const char *grammar)
+{
+    return guarded<struct llama_sampler *>(nullptr, [&] { return llama_sampler_init_grammar(vocab, grammar, "root"); });
+}
+
 }

@@ -39,6 +39,8 @@ int32_t is_shim_chat_apply(const char *tmpl, const struct llama_chat_message *ms
                            int32_t cap);
 /* Applies a sampler chain; false when it threw. */
 bool is_shim_sampler_apply(struct llama_sampler *chain, llama_token_data_array *candidates);
+bool is_shim_sampler_accept(struct llama_sampler *chain, llama_token token);                     /* false when it threw */
+struct llama_sampler *is_shim_grammar_new(const struct llama_vocab *vocab, const char *grammar); /* root "root"; NULL on failure */
 
 #ifdef __cplusplus
 }

@@ -109,6 +109,7 @@ is_status mock_seen_sample(void *impl, is_run *run, int32_t *token);
 is_status mock_seen_feed(void *impl, is_run *run, int32_t token);
 
 /* mock_sample.c */
+is_status mock_sampling_take(is_run *r, const is_sampling *how);  /* E_UNSUPPORTED (a grammar), E_INVALID */
 is_status mock_sample(void *impl, is_run *run, int32_t *token);
 /* Draws from logits[n] as the sampling settings say; *rng is advanced. */
 int32_t mock_draw(const float *logits, uint32_t n, const is_sampling *how, uint64_t *rng);
@@ -126,7 +127,9 @@ struct is_run {
     uint32_t n_foreign;              /* rows no capture made */
     int32_t *script;                 /* [n_script] the greedy answer */
     uint32_t n_script, at;           /* at = n_script: the answer left its script */
-    is_sampling sampling;
+    is_sampling sampling;            /* its biases are `bias` */
+    is_bias *bias;
+    uint32_t n_fed;                  /* since the last start or extend: what penalties count */
     uint64_t rng;
     float logits[MOCK_VOCAB];
 };

@@ -289,8 +289,7 @@ is_status mock_start(void *impl, const is_plan *plan, const is_run_opts *opts, i
     r->m = m;
     r->chain = m->seed;
     r->ids = mock_mix(m->seed, 1);
-    r->sampling = opts->sampling;
-    r->rng = opts->sampling.seed;
+    IS_TRY_GOTO(st, fail, mock_sampling_take(r, &opts->sampling));
     IS_TRY_GOTO(st, fail, check_plan(r, plan));
     IS_TRY_GOTO(st, fail, use_prefix(r, plan, opts, &n_cached));
     IS_TRY_GOTO(st, fail, run_parts(r, plan, opts, n_cached, stats));
@@ -308,12 +307,15 @@ is_status mock_extend(void *impl, is_run *run, const is_plan *more, const is_run
     is_run_stats ignored;
     uint32_t n = run->n, n_foreign = run->n_foreign;
     uint64_t chain = run->chain, ids = run->ids, seen = run->seen;
+    const is_sampling *anew = opts ? &opts->sampling : NULL;
 
     opts = or_default(opts);
     stats = stats ? stats : &ignored;
     memset(stats, 0, sizeof *stats);
     IS_TRY(mock_call(&m->opt, MOCK_EXTEND));
     IS_TRY(check_plan(run, more));
+    if (anew) IS_TRY(mock_sampling_take(run, anew));
+    run->n_fed = 0;
     stats->tokens_resident = run->n;
     is_status st = run_parts(run, more, opts, 0, stats);
     if (st == INFERSCALE_OK) return st;
@@ -335,6 +337,7 @@ is_status mock_feed(void *impl, is_run *run, int32_t token)
     IS_TRY(reserve(run, (uint64_t)run->n + 1));
     IS_TRY(mock_decode_time(&m->opt, 1, 1, NULL));
     compute_token(run, token);
+    run->n_fed++;
     run->at = run->at < run->n_script && run->script[run->at] == token ? run->at + 1 : run->n_script;
     make_logits(run);
     return INFERSCALE_OK;
@@ -359,5 +362,6 @@ void mock_finish(void *impl, is_run *run)
     }
     is_free(run->tokens);
     is_free(run->script);
+    is_free(run->bias);
     is_free(run);
 }

@@ -1,7 +1,9 @@
-/* mock_sample.c - the next token from logits: greedy, or drawn with temperature, top-k, top-p and min-p, by a seed. */
+/* mock_sample.c - the next token from logits: greedy, or drawn with temperature, top-k, top-p and min-p, by a seed, after penalties and
+ * biases. */
 #include "engine/mock/mock.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/sort.h"
@@ -43,11 +45,50 @@ int32_t mock_draw(const float *logits, uint32_t n, const is_sampling *how, uint6
     return c[m - 1].id;
 }
 
+is_status mock_sampling_take(is_run *r, const is_sampling *how)
+{
+    is_bias *bias = NULL;
+
+    if (how->grammar && *how->grammar)
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "the mock cannot hold to a grammar; leave it out, or use a real model");
+    if (!isfinite(how->presence) || !isfinite(how->frequency))
+        return is_fail(INFERSCALE_E_INVALID, "a penalty is not a number; use -2..2");
+    for (uint32_t i = 0; i < how->n_bias; i++) IS_TRY(mock_check_tokens(&how->bias[i].token, 1, "a bias"));
+    if (how->n_bias) {
+        bias = is_malloc(how->n_bias * sizeof *bias);
+        if (!bias) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for %u biases; free some and try again", how->n_bias);
+        memcpy(bias, how->bias, how->n_bias * sizeof *bias);
+    }
+    is_free(r->bias);
+    r->bias = bias;
+    r->sampling = *how;
+    r->sampling.bias = bias;
+    r->sampling.grammar = NULL;
+    r->rng = how->seed;
+    r->n_fed = 0;
+    return INFERSCALE_OK;
+}
+
+/* The logits as penalties and biases leave them. The tokens fed are the last of the run. */
+static void adjust(const is_run *r, float out[MOCK_VOCAB])
+{
+    const is_sampling *s = &r->sampling;
+    uint32_t times[MOCK_VOCAB] = { 0 };
+
+    memcpy(out, r->logits, sizeof r->logits);
+    for (uint32_t i = 0; i < s->n_bias; i++) out[s->bias[i].token] += s->bias[i].add;
+    for (uint32_t i = r->n - r->n_fed; i < r->n; i++) times[r->tokens[i]]++;
+    for (uint32_t i = 0; i < MOCK_VOCAB; i++)
+        if (times[i]) out[i] -= (float)(s->presence + s->frequency * times[i]);
+}
+
 is_status mock_sample(void *impl, is_run *run, int32_t *token)
 {
     mock *m = impl;
+    float logits[MOCK_VOCAB];
 
     IS_TRY(mock_call(&m->opt, MOCK_SAMPLE));
-    *token = mock_draw(run->logits, MOCK_VOCAB, &run->sampling, &run->rng);
+    adjust(run, logits);
+    *token = mock_draw(logits, MOCK_VOCAB, &run->sampling, &run->rng);
     return INFERSCALE_OK;
 }
