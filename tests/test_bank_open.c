@@ -17,6 +17,7 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
+#include "bank/maintain.h"
 #include "bank/schema.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -160,6 +161,13 @@ static void test_newer_version_is_refused(void **state)
     is_bank_close(b);
 }
 
+static is_status on_problem(void *ctx, const char *kind, const char *what, bool repaired)
+{
+    fprintf(stderr, "%s: %s\n", kind, what);
+    ++*(int *)ctx;
+    return INFERSCALE_OK;
+}
+
 /* A bank as version 1 wrote it, by hand: the present version finds everything and adds what is its own. */
 static void test_older_version_is_migrated(void **state)
 {
@@ -168,7 +176,11 @@ static void test_older_version_is_migrated(void **state)
     is_partition p;
     is_names doomed;
 
-    kit_fact(k, &k->pa, &k->anna, "an old fact");
+    const int64_t fact = kit_fact(k, &k->pa, &k->anna, "an old fact");
+    const int8_t q[4] = { 1, 2, 3, -4 };
+    int problems = 0;
+
+    OK(is_bank_put_embedding(k->bank, &k->pa, kit_model, fact, 1, q, 4, 0.25f));
     kit_turn(k, &k->pa, &k->anna, "c", "an old turn");
     is_bank_close(k->bank);
     k->bank = NULL;
@@ -176,7 +188,7 @@ static void test_older_version_is_migrated(void **state)
             "ALTER TABLE items DROP COLUMN pinned; ALTER TABLE items DROP COLUMN withdrawn;"
             "DROP INDEX items_by_superseding; ALTER TABLE items DROP COLUMN superseded_by;"
             "ALTER TABLE segments DROP COLUMN n_passes; ALTER TABLE segments DROP COLUMN lead;"
-            "ALTER TABLE segments DROP COLUMN write_time;"
+            "ALTER TABLE segments DROP COLUMN write_time; ALTER TABLE embeddings DROP COLUMN checksum;"
             "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; PRAGMA user_version = 1");
     FAILS(E_READONLY, is_bank_open(k->path, true, &k->bank));
     assert_non_null(strstr(is_error(), "older schema 1"));
@@ -189,6 +201,8 @@ static void test_older_version_is_migrated(void **state)
     assert_string_equal(l->items[0].text, "an old fact");
     inferscale_list_free(l);
     OK(is_bank_doomed(k->bank, &doomed));
+    OK(is_bank_verify(k->bank, false, on_problem, &problems, NULL)); /* the old vector has its checksum */
+    assert_int_equal(problems, 0);
     bank_kit_reopen(k, true);
 }
 
@@ -207,6 +221,9 @@ static void test_migrates_the_first_schema_to_the_same_tables(void **state)
                       "CREATE TABLE items(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL,"
                       " UNIQUE(partition_id, id));"
                       "CREATE TABLE segments(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL);"
+                      "CREATE TABLE embeddings(partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, fingerprint BLOB NOT NULL,"
+                      " version INTEGER NOT NULL, scale REAL NOT NULL, q BLOB NOT NULL,"
+                      " PRIMARY KEY(partition_id, item_id, fingerprint)) WITHOUT ROWID;"
                       "PRAGMA application_id = 1230196034; PRAGMA user_version = 1"); /* 0x49534D42 */
     OK(is_bank_open(paths[1], false, &b)); /* only what later versions need is looked at */
     is_partition p;

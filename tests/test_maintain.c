@@ -203,7 +203,7 @@ static void segment_of_turn(void)
 static void embedding_stale(void) { store_sql(home, "UPDATE embeddings SET version = 9 WHERE item_id = (SELECT min(item_id) FROM embeddings)"); }
 static void embedding_orphan(void)
 {
-    store_sql(home, "INSERT INTO embeddings SELECT partition_id, 77777, fingerprint, 1, scale, q FROM embeddings LIMIT 1");
+    store_sql(home, "INSERT INTO embeddings SELECT partition_id, 77777, fingerprint, 1, scale, q, checksum FROM embeddings LIMIT 1");
 }
 static void embedding_dimension(void)
 {
@@ -211,6 +211,20 @@ static void embedding_dimension(void)
 }
 static void embedding_empty(void) { store_sql(home, "UPDATE embeddings SET q = x'' WHERE item_id = (SELECT max(item_id) FROM embeddings)"); }
 static void embedding_scale(void) { store_sql(home, "UPDATE embeddings SET scale = 1e30 WHERE item_id = (SELECT min(item_id) FROM embeddings)"); }
+static void embedding_flipped(void) /* one value, by one */
+{
+    store_sql(home, "UPDATE embeddings SET q = CAST(substr(q, 1, 20) || x'2a' || substr(q, 22) AS BLOB) WHERE item_id = (SELECT max(item_id)"
+                    " FROM embeddings WHERE substr(q, 21, 1) <> x'2a')");
+}
+static void embedding_rescaled(void)
+{
+    store_sql(home, "UPDATE embeddings SET scale = scale / 2 WHERE item_id = (SELECT min(item_id) FROM embeddings)");
+}
+static void embedding_of_another(void)
+{
+    store_sql(home, "UPDATE embeddings AS e SET (scale, q, checksum) = (SELECT scale, q, checksum FROM embeddings o WHERE o.partition_id ="
+                    " e.partition_id ORDER BY item_id DESC LIMIT 1) WHERE item_id = (SELECT min(item_id) FROM embeddings)");
+}
 static void placement_stale(void)
 {
     store_sql(home, "INSERT INTO placements(partition_id, profile, prefix, write_time) SELECT id, randomblob(32), randomblob(32), 1 FROM"
@@ -285,6 +299,8 @@ static const damage damages[] = {
     { "segment-of-turn", segment_of_turn, MENDED }, { "embedding-stale", embedding_stale, MENDED },
     { "embedding-stale", embedding_orphan, MENDED }, { "embedding-dimension", embedding_dimension, MENDED },
     { "embedding-dimension", embedding_empty, MENDED }, { "embedding-scale", embedding_scale, MENDED },
+    { "embedding-rotten", embedding_flipped, MENDED }, { "embedding-rotten", embedding_rescaled, MENDED },
+    { "embedding-rotten", embedding_of_another, MENDED },
     { "placement-stale", placement_stale, MENDED }, { "page-foreign", page_foreign, MENDED },
     { "page-twice", page_twice, MENDED },           { "doomed-named", doomed_named, BY_OPENING },
     { "bank-index", index_wrong, MENDED },          { "text-rotten", text_rotten, LEFT },
@@ -752,7 +768,7 @@ static void views_are_made_anew(void **state)
     int calls = 0;
 
     payload_flipped();
-    store_sql(home, "UPDATE embeddings SET q = zeroblob(length(q))"); /* what fsck cannot see */
+    store_sql(home, "UPDATE embeddings SET q = zeroblob(length(q))");
     is = store_open(home, NULL, NULL, false);
     o.what = INFERSCALE_REBUILD_EMBEDDINGS;
     o.on_progress = watch;

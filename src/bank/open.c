@@ -50,7 +50,7 @@ static is_status open_database(is_bank *b, const char *name, int flags)
     sqlite3_busy_timeout(b->db, BANK_BUSY_MS);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
-    return INFERSCALE_OK;
+    return bank_fail(b, bank_add_functions(b->db));
 }
 
 static is_status configure(is_bank *b)

@@ -159,4 +159,10 @@ static const char version_3[] =
     "  write_time INTEGER NOT NULL,"
     "  PRIMARY KEY(partition_id, hash)) WITHOUT ROWID;";
 
-const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3 };
+/* Version 4: a vector has a checksum, so that fsck sees a changed value inside one. vector_sum (embeddings.c) is ours; vectors that are
+ * there get theirs as they are. */
+static const char version_4[] =
+    "ALTER TABLE embeddings ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;" /* XXH3-64 of item, version, scale and q */
+    "UPDATE embeddings SET checksum = vector_sum(item_id, version, scale, q);";
+
+const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4 };

@@ -157,6 +157,9 @@ static const check checks[] = {
     { "embedding-scale", "SELECT 0, printf('the embedding of item %d has the impossible scale %g', e.item_id, e.scale) FROM embeddings e"
       " WHERE typeof(e.scale) <> 'real' OR e.scale < 0 OR e.scale > 1",
       "DELETE FROM embeddings AS e WHERE typeof(e.scale) <> 'real' OR e.scale < 0 OR e.scale > 1", false },
+    { "embedding-rotten", "SELECT 0, printf('the embedding of item %d does not match its checksum', e.item_id) FROM embeddings e WHERE"
+      " e.checksum IS NOT vector_sum(e.item_id, e.version, e.scale, e.q)",
+      "DELETE FROM embeddings AS e WHERE e.checksum IS NOT vector_sum(e.item_id, e.version, e.scale, e.q)", false },
     { "segment-stale", "SELECT s.id, " SEGMENT " || ' is not of what is remembered' FROM segments s WHERE NOT " CURRENT("s"), NULL, true },
     { "segment-of-turn", "SELECT s.id, " SEGMENT " || ' is of no fact' FROM segments s JOIN items i ON i.partition_id = s.partition_id AND"
       " i.id = s.item_id WHERE i.kind <> 1", NULL, true },
