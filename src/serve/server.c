@@ -35,6 +35,9 @@ static const is_route minimal[] = {
 
 /* Every face. The first route that fits counts. */
 static const is_route *const faces[] = { minimal, NULL };
+static const is_route *extra; /* a test's */
+
+void is_server_set_extra(const is_route *table) { extra = table; }
 
 /* ---- Stopping ------------------------------------------------------------------------------------------------------------ */
 
@@ -145,14 +148,18 @@ static is_status load_model(is_server *s)
     return INFERSCALE_OK;
 }
 
-static is_status serve(is_server *s, void (*on_ready)(void *ctx, const char *host, int port), void *ctx)
+/* tables: room for every face, one more and the end. */
+static is_status serve(is_server *s, const is_route **tables, void (*on_ready)(void *ctx, const char *host, int port), void *ctx)
 {
     const is_config *c = s->config;
     IS_TRY(is_config_check(c, NULL, NULL));
     IS_TRY(is_metrics_new(&s->metrics));
     if (*c->keys) IS_TRY(is_keys_open(c->keys, &s->keys));
     IS_TRY(open_store(s));
-    IS_TRY(is_http_start(s, faces));
+    size_t n = 0;
+    if (extra) tables[n++] = extra;
+    for (size_t i = 0; faces[i]; i++) tables[n++] = faces[i];
+    IS_TRY(is_http_start(s, tables));
     is_serve_log(IS_LOG_INFO, "listening on %s port %d", c->host, is_http_port(s));
     IS_TRY(load_model(s));
     if (on_ready && !stops_now()) on_ready(ctx, c->host, is_http_port(s));
@@ -170,7 +177,8 @@ is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, con
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (fd < 0) return is_fail_errno("no descriptor to be stopped by");
     __atomic_store_n(&wake_fd, fd, __ATOMIC_RELEASE);
-    is_status st = serve(&s, on_ready, ctx);
+    const is_route *tables[sizeof faces / sizeof *faces + 1] = { 0 };
+    is_status st = serve(&s, tables, on_ready, ctx);
     char why[1024];
     snprintf(why, sizeof why, "%s", is_error());
     is_http_stop(&s);
