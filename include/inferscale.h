@@ -348,6 +348,13 @@ INFERSCALE_API inferscale_status inferscale_ls(inferscale *is, const inferscale_
  * E_NOTFOUND if it is not in this scope. */
 INFERSCALE_API inferscale_status inferscale_show(inferscale *is, const inferscale_scope *scope, int64_t id, inferscale_list **out);
 
+/* Whose an item is: its tenant, and its owner and attributes under their names; "" if not set. For those who may ask about every owner: a
+ * caller that may not must compare the answer with what it may see, and say "not found" where it differs. E_NOTFOUND. */
+typedef struct inferscale_owner {
+    char tenant[513], user[513], agent[513], run[513], app[513];
+} inferscale_owner;
+INFERSCALE_API inferscale_status inferscale_whose(inferscale *is, int64_t id, inferscale_owner *out);
+
 /* ---- Encode -------------------------------------------------------------------------------------------------------------- */
 
 /* FIRST: soon and cheap, each fact about once. REFINE: many passes a fact, and a copy of its own for the fact that stands first in a

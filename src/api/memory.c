@@ -1,4 +1,6 @@
 /* memory.c - remember and list: public calls that need no model. Changing and forgetting are in forget.c. */
+#include <string.h>
+
 #include "api/background.h"
 #include "base/mem.h"
 
@@ -89,4 +91,12 @@ is_status inferscale_show(inferscale *is, const inferscale_scope *scope, int64_t
     IS_TRY(find_partition(is, scope, false, &p));
     IS_TRY(is_bank_history(is->bank, &p, id, out));
     return mark_ready(is, &p, out);
+}
+
+is_status inferscale_whose(inferscale *is, int64_t id, inferscale_owner *out)
+{
+    if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the owner; pass its address");
+    memset(out, 0, sizeof *out);
+    IS_TRY(is_handle_check(is));
+    return is_bank_whose(is->bank, id, out);
 }

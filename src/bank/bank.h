@@ -115,6 +115,8 @@ is_status is_bank_list(is_bank *b, const is_partition *p, const inferscale_scope
 /* The current versions of these ids, in the order given; ids not in the partition are left out. */
 is_status is_bank_get(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, inferscale_list **out);
 is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, inferscale_list **out); /* all versions, oldest first */
+/* Whose an item is, whoever asks: the one reading call that takes no partition. */
+is_status is_bank_whose(is_bank *b, int64_t id, inferscale_owner *out);
 /* Exactly these versions, in the order given; those that are not there are left out. Turns have version 1. */
 typedef struct is_dep { int64_t item_id; int version; } is_dep;
 is_status is_bank_get_versions(is_bank *b, const is_partition *p, const is_dep *versions, size_t n, inferscale_list **out);

@@ -1,4 +1,5 @@
 /* read.c - reading what is remembered. */
+#include <stdio.h>
 #include <string.h>
 
 #include "bank/sql.h"
@@ -209,6 +210,30 @@ is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, infersc
     if (st == INFERSCALE_OK && (*out)->n == 0)
         st = is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; `inferscale ls` (inferscale_ls) lists the ids", (long long)id);
     return hand_over(st, out);
+}
+
+is_status is_bank_whose(is_bank *b, int64_t id, inferscale_owner *out)
+{
+    char *const names[] = { out->tenant, out->user, out->agent, out->run, out->app };
+    bool found;
+    is_status st;
+    sql q;
+
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT p.tenant, i.user, i.agent, i.run, i.app FROM items i JOIN partitions p ON p.id = i.partition_id WHERE i.id = ?1");
+    sql_i64(&q, id);
+    found = sql_row(&q);
+    for (int i = 0; found && i < 5; i++) {
+        const char *name = (const char *)sqlite3_column_text(q.stmt, i);
+
+        if (!name) q.rc = sqlite3_errcode(b->db) == SQLITE_NOMEM ? SQLITE_NOMEM : SQLITE_CORRUPT;
+        snprintf(names[i], sizeof out->tenant, "%s", bank_given(name));
+    }
+    st = sql_end(&q);
+    bank_unlock(b);
+    if (st != INFERSCALE_OK || !found) memset(out, 0, sizeof *out);
+    if (st != INFERSCALE_OK || found) return st;
+    return is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this store; `inferscale ls` (inferscale_ls) lists the ids", (long long)id);
 }
 
 /* ---- Neighbours: what the encoding policies put before a fact ------------------------------------------------------------ */

@@ -409,6 +409,16 @@ static inferscale_status run_show(calls *c)
     return st;
 }
 
+static inferscale_status run_whose(calls *c)
+{
+    inferscale_owner o;
+    inferscale_status st = inferscale_whose(c->is, c->facts[1], &o);
+
+    if (st != INFERSCALE_OK) assert_true(!*o.user && !*o.tenant);
+    else assert_true(!strcmp(o.user, "anna") && !*o.tenant && !*o.agent && !*o.run && !*o.app);
+    return st;
+}
+
 /* ---- Encode, ask --------------------------------------------------------------------------------------------------------- */
 
 static inferscale_status run_encode(calls *c)
@@ -708,6 +718,7 @@ const call_case call_cases[] = {
     { CALL(recall), " on a cold handle", cold, run_recall, NULL },
     { CALL(ls), "", NULL, run_ls, NULL },
     { CALL(show), "", NULL, run_show, NULL },
+    { CALL(whose), "", NULL, run_whose, NULL },
     { CALL(encode), "", have_two, run_encode, encoded_or_not },
     { CALL(encode_status), "", have_two, run_encode_status, NULL },
     { CALL(encode_wait), "", NULL, run_encode_wait, NULL },
