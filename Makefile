@@ -136,7 +136,17 @@ $(OUT)/libinferscale-mock.so: $(call objs,$(MOCK_SRC) $(SHARED_SRC)) src/plugin.
 $(OUT)/libinferscale-embed-http.so: $(call objs,$(HTTP_SRC) $(SHARED_SRC)) src/plugin.map
 	$(PLUGIN_LINK) -lcurl -ljansson $(PLUGIN_LIBS)
 
-$(OUT)/inferscale: $(call objs,$(CLI_SRC)) $(LIB_A)
+# Files that the program carries (src/serve/embedded.h).
+EMBEDDED     := $(wildcard docs/openapi.json src/serve/page/*)
+EMBEDDED_OBJ := $(OUT)/obj/embedded.o
+$(OUT)/embedded.c: scripts/embed.py $(EMBEDDED) $(call stamp,$(OUT)/.embedded,$(EMBEDDED))
+	@mkdir -p $(@D)
+	scripts/embed.py $(EMBEDDED) > $@.tmp && mv $@.tmp $@
+$(EMBEDDED_OBJ): $(OUT)/embedded.c src/serve/embedded.h $(FLAGS_STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
+
+$(OUT)/inferscale: $(call objs,$(CLI_SRC)) $(EMBEDDED_OBJ) $(LIB_A)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) $(CORE_LIBS) $(BIN_LIBS)
 $(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC)) $(LLAMA_STAMP)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LLAMA_LIBS) -lstdc++ -ljansson $(PLUGIN_LIBS)
@@ -144,7 +154,7 @@ $(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC)) $(LLAMA_STAMP)
 # Tests link the CLI's parts too (all but its main) and the tool's parser, so that these are tested directly.
 # An archive, so that a test pulls in only what it uses.
 PARTS := $(OUT)/libparts.a
-$(PARTS): $(call objs,$(filter-out src/cli/main.c,$(CLI_SRC)) src/tools/safetensors.c)
+$(PARTS): $(call objs,$(filter-out src/cli/main.c,$(CLI_SRC)) src/tools/safetensors.c) $(EMBEDDED_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
 SUPPORT := $(OUT)/libsupport.a

@@ -133,6 +133,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     if (!is) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
     pthread_mutex_init(&is->lock, NULL);
     pthread_mutex_init(&is->holds_lock, NULL);
+    pthread_rwlock_init(&is->listener_lock, NULL);
     st = is_gate_new(&is->gate);
     if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
@@ -164,6 +165,7 @@ void inferscale_close(inferscale *is)
     is_bank_close(is->watch);
     if (is->bank) is_bank_close(is->bank);
     is_gate_free(is->gate);
+    pthread_rwlock_destroy(&is->listener_lock);
     pthread_mutex_destroy(&is->holds_lock);
     pthread_mutex_destroy(&is->lock);
     is_free(is->notice);

@@ -31,6 +31,8 @@ struct inferscale {
     struct is_hold *holds;   /* questions under way (hold.h), a list; under holds_lock */
     is_bank *watch;          /* reads epochs between tokens; opened at the first question, under lock */
     bool no_watch;           /* it could not be */
+    pthread_rwlock_t listener_lock;
+    const struct is_listener *listener; /* of answers (listen.h); under listener_lock */
     is_gate *gate;           /* entered by every question; engine and embedder know it */
     struct is_background *background; /* NULL = no background encoder */
     char *notice;            /* why it is read-only though it was to be written to; NULL = it is as asked. Set by open */

@@ -1,5 +1,6 @@
 /* hold.c - the list of questions under way, and the draining of it. */
 #include "api/hold.h"
+#include "api/listen.h"
 
 #include <string.h>
 #include <time.h>
@@ -170,6 +171,7 @@ is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_m
     IS_TRY(is_bank_partition_refresh(is->bank, &now));
     stop_holders(is, &now);
     is_handle_drop_chats(is, &now);
+    is_handle_gone(is, &now);
     st = is_lease_wait(is->bank, &now, wait_ms, n_pending);
     while (count_leaseless(is, &now) && is_now_ms() < until) nanosleep(&pause, NULL);
     *n_pending += count_leaseless(is, &now);

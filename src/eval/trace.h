@@ -1,5 +1,6 @@
 /* trace.h - how far is one execution of a prompt from another: the reference's greedy answer is recorded with its next-token
- * distributions; another plan is then led along the same answer (teacher forced) and compared token by token. */
+ * distributions; another plan is then led along the same answer (teacher forced) and compared token by token. The flags of is_run_opts are
+ * looked at before each token: E_CANCELLED. */
 #ifndef IS_EVAL_TRACE_H
 #define IS_EVAL_TRACE_H
 
@@ -13,6 +14,8 @@ void trace_free(trace *t);                /* NULL is allowed */
 
 /* Runs the plan and records its greedy answer: max_tokens tokens, or fewer if it ends; the end counts as a token. */
 is_status trace_record(trace *t, const is_plan *plan, const is_run_opts *opts);
+/* Runs the plan along an answer that is given, the first max_tokens tokens of it, and records that. answer->n >= 1. */
+is_status trace_record_along(trace *t, const is_plan *plan, const is_run_opts *opts, const is_tokens *answer);
 const int32_t *trace_answer(const trace *t, uint32_t *n);
 
 typedef struct trace_distance {

@@ -11,6 +11,8 @@ static const struct { const char *reason, *words; } REASONS[] = {
     { "damaged", "segments were missing or damaged" },
     { "refused", "the engine refused the stored rows" },
     { "context_full", "were left out: the context" },
+    { "turns_dropped", "oldest turns were left out" },
+    { "placement_not_kept", "could not be kept" },
     { "words_only", "found by words only" },
     { "nothing_remembered", "nothing is remembered" },
     { "changed_meanwhile", "it ends here" },

@@ -12,29 +12,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/audit.h"
 #include "serve/http_run.h"
 #include "serve/log.h"
-
-static void health(is_server *s, is_request *r)
-{
-    (void)s;
-    is_reply_json(r, 200, json_pack("{s:s}", "status", "ok"));
-}
-
-static void ready(is_server *s, is_request *r)
-{
-    bool yes = __atomic_load_n(&s->ready, __ATOMIC_RELAXED) && !__atomic_load_n(&s->draining, __ATOMIC_RELAXED);
-    is_reply_json(r, yes ? 200 : 503, json_pack("{s:b}", "ready", yes));
-}
-
-static const is_route minimal[] = {
-    { "GET", "/health", health, IS_FACE_OPENAI, IS_ROUTE_OPEN },
-    { "GET", "/ready", ready, IS_FACE_OPENAI, IS_ROUTE_OPEN },
-    { 0 },
-};
+#include "serve/ops.h"
 
 /* Every face. The first route that fits counts. */
-static const is_route *const faces[] = { minimal, NULL };
+static const is_route *const faces[] = { is_routes_ops, NULL };
 static const is_route *extra; /* a test's */
 
 void is_server_set_extra(const is_route *table) { extra = table; }
@@ -123,9 +107,10 @@ static void *load(void *ctx)
     loader *l = ctx;
     inferscale_model_info info;
     l->st = inferscale_model(l->s->is, &info);
-    if (l->st == INFERSCALE_OK)
+    if (l->st == INFERSCALE_OK) {
         snprintf(l->s->model, sizeof l->s->model, "%s", info.name);
-    else
+        is_metrics_name(l->s->metrics, inferscale_version(), info.name, info.engine);
+    } else
         snprintf(l->error, sizeof l->error, "%s", inferscale_error());
     __atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
     uint64_t one = 1;
@@ -156,6 +141,8 @@ static is_status serve(is_server *s, const is_route **tables, void (*on_ready)(v
     IS_TRY(is_metrics_new(&s->metrics));
     if (*c->keys) IS_TRY(is_keys_open(c->keys, &s->keys));
     IS_TRY(open_store(s));
+    IS_TRY(is_ops_start(s));
+    IS_TRY(is_audit_start(s));
     size_t n = 0;
     if (extra) tables[n++] = extra;
     for (size_t i = 0; faces[i]; i++) tables[n++] = faces[i];
@@ -182,6 +169,8 @@ is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, con
     char why[1024];
     snprintf(why, sizeof why, "%s", is_error());
     is_http_stop(&s);
+    is_audit_stop(&s);
+    is_ops_stop(&s);
     inferscale_close(s.is);
     is_keys_close(s.keys);
     is_metrics_free(s.metrics);

@@ -15,6 +15,7 @@ struct is_server {
     is_metrics *metrics;
     struct is_http *http;
     struct is_audit *audit;        /* NULL = off */
+    struct is_ops *ops;            /* ops.h */
     char model[128];               /* the name that is served, and accepted in requests */
     int64_t started;               /* seconds since the epoch */
     volatile int ready, draining;  /* atomic */
