@@ -1,7 +1,8 @@
-/* answer.c - from a question to an answer: find, plan, inject or compute, generate. Every way in which less was done than was
- * asked for is noted, logged and handed to the caller (inferscale_answer.fallback). */
+/* answer.c - from a question to a prompt in the engine: find, plan, inject or compute. Every way in which less was done than was asked
+ * for is noted, logged and handed to the caller (inferscale_answer.fallback). */
 #include "api/answer.h"
 #include "api/background.h"
+#include "api/talks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +11,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/utf8.h"
 
 enum { K_DEFAULT = 10, K_MAX = 1000, TOKENS_DEFAULT = 128 };
 
@@ -36,13 +36,13 @@ is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *
     memset(a, 0, sizeof *a);
     a->t0_ms = is_now_ms();
     IS_TRY(is_handle_check(is));
-    if (!scope) return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory to use (user, agent, run or app)");
     IS_TRY(is_text_check(question, "question"));
     a->o = (inferscale_ask_options)INFERSCALE_ASK_OPTIONS_INIT;
     if (options) {
         IS_TRY(check_options(options));
         a->o = *options;
     }
+    if (!scope) a->o.mode = INFERSCALE_MODE_NONE;
     if (!a->o.k) a->o.k = K_DEFAULT;
     if (!a->o.max_tokens) a->o.max_tokens = TOKENS_DEFAULT;
     a->is = is;
@@ -68,6 +68,24 @@ void is_asking_free(is_asking *a)
     is_free(a->variants);
     a->variants = NULL;
     is_buf_free(&a->why);
+    is_buf_free(&a->told);
+    is_free(a->bias);
+    a->bias = NULL;
+}
+
+void is_asking_again(is_asking *a)
+{
+    is_buf_clear(&a->why);
+    is_hold_nothing(&a->hold);
+    a->n_variants = 0;
+    a->answer->mode = a->o.mode;
+}
+
+uint32_t is_asking_room(is_asking *a)
+{
+    const uint32_t n_ctx = is_engine_describe(a->is->engine)->n_ctx, taken = a->o.max_tokens + a->shape.pos0;
+
+    return n_ctx > taken && taken >= a->shape.pos0 ? n_ctx - taken : 0;
 }
 
 void is_asking_note(is_asking *a, const char *fmt, ...)
@@ -87,14 +105,14 @@ void is_asking_note(is_asking *a, const char *fmt, ...)
 
 is_status is_asking_lease(is_asking *a)
 {
-    is_status st = is_bank_partition(a->is->bank, a->scope, false, &a->p);
+    is_status st = a->scope ? is_bank_partition(a->is->bank, a->scope, false, &a->p) : INFERSCALE_E_NOTFOUND;
 
     a->has_partition = st == INFERSCALE_OK;
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* nothing remembered yet */
     return st == INFERSCALE_OK ? is_hold_lease(&a->hold, &a->p) : st;
 }
 
-static is_status gone_before_a_word(void)
+is_status is_asking_gone(void)
 {
     return is_fail(INFERSCALE_E_STALE, "what was to be used was changed or forgotten meanwhile; plan again");
 }
@@ -104,13 +122,13 @@ static is_status still_held(is_asking *a)
 {
     bool holds = true;
 
-    if (is_hold_stopped(&a->hold)) return gone_before_a_word();
+    if (is_hold_stopped(&a->hold)) return is_asking_gone();
     if (a->hold.n_facts == 0 && a->hold.segments.n == 0) return INFERSCALE_OK;
     IS_TRY(is_bank_still_holds(a->is->bank, &a->p, a->hold.facts, a->hold.n_facts, &a->hold.segments, a->hold.as_of, &holds));
-    return holds ? INFERSCALE_OK : gone_before_a_word();
+    return holds ? INFERSCALE_OK : is_asking_gone();
 }
 
-static is_status find(is_asking *a, is_hit **hits, size_t *n)
+static is_status search(is_asking *a, is_hit **hits, size_t *n)
 {
     inferscale_recall_options r = INFERSCALE_RECALL_OPTIONS_INIT;
     inferscale_list times = { 0 };
@@ -123,14 +141,50 @@ static is_status find(is_asking *a, is_hit **hits, size_t *n)
     }
     r.k = a->o.k + (uint32_t)a->n_skip <= K_MAX ? a->o.k + (uint32_t)a->n_skip : K_MAX;
     r.kinds = INFERSCALE_FACTS;
-    IS_TRY(is_asking_lease(a));
-    if (!a->has_partition) return INFERSCALE_OK;
-    IS_TRY(still_held(a));
     IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &times, why));
     if (why[0]) is_asking_note(a, "%s", why);
     a->answer->embed_ms = times.embed_ms;
     a->answer->recall_ms = times.recall_ms;
     return INFERSCALE_OK;
+}
+
+static is_status no_such_fact(int64_t id, const char *why)
+{
+    return is_fail(INFERSCALE_E_NOTFOUND, "fact %lld of ids %s; leave it out", (long long)id, why);
+}
+
+/* The facts that were named, in that order: each must be there and hold now. */
+static is_status take_named(is_asking *a, is_hit **hits, size_t *n)
+{
+    const is_names none = { 0 };
+    inferscale_list *l = NULL;
+    is_status st = is_bank_get(a->is->bank, &a->p, a->c.ids, a->c.n_ids, &l);
+
+    *hits = is_calloc(a->c.n_ids + 1, sizeof **hits);
+    if (st == INFERSCALE_OK && !*hits) st = is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    for (size_t i = 0; st == INFERSCALE_OK && i < a->c.n_ids; i++) {
+        const inferscale_item *item = i < l->n && l->items[i].id == a->c.ids[i] ? &l->items[i] : NULL;
+        bool holds = false;
+
+        if (!item || item->kind != INFERSCALE_FACTS) {
+            st = no_such_fact(a->c.ids[i], "is not among this owner's");
+            break;
+        }
+        const is_dep dep = { item->id, item->version };
+        st = is_bank_still_holds(a->is->bank, &a->p, &dep, 1, &none, a->hold.as_of, &holds);
+        if (st == INFERSCALE_OK && !holds) st = no_such_fact(item->id, "has expired or was superseded");
+        (*hits)[(*n)++] = (is_hit){ .id = item->id, .version = item->version };
+    }
+    inferscale_list_free(l);
+    return st;
+}
+
+static is_status find(is_asking *a, is_hit **hits, size_t *n)
+{
+    IS_TRY(is_asking_lease(a));
+    if (!a->has_partition) return a->c.n_ids ? no_such_fact(a->c.ids[0], "is not among this owner's") : INFERSCALE_OK;
+    IS_TRY(still_held(a));
+    return a->c.n_ids ? take_named(a, hits, n) : search(a, hits, n);
 }
 
 static bool placed_already(const is_asking *a, int64_t id, int version)
@@ -156,15 +210,14 @@ static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_
     return INFERSCALE_OK;
 }
 
-static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts)
+is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts)
 {
     bool can = is_engine_geometry(a->is->engine) != NULL, inject = can && a->o.mode == INFERSCALE_MODE_KV;
+    is_variant *more = is_realloc(a->variants, (a->n_variants + n + 1) * sizeof *more);
     size_t n_bad = 0;
 
-    is_free(a->variants);
-    a->n_variants = 0;
-    a->variants = is_calloc(n + 1, sizeof *a->variants);
-    if (!a->variants) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    if (!more) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    a->variants = more;
     for (size_t i = 0; i < n; i++) {
         facts[i].id = items->items[i].id;
         facts[i].version = items->items[i].version;
@@ -177,7 +230,7 @@ static is_status prepare_facts(is_asking *a, const inferscale_list *items, size_
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
     }
     if (can && !inject) IS_TRY(is_variant_mark_exact(a->is, &a->p, facts, n));
-    if (a->o.mode == INFERSCALE_MODE_KV && !inject) {
+    if (a->answer->mode == INFERSCALE_MODE_KV && !inject) {
         is_asking_note(a, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;
     }
@@ -268,7 +321,7 @@ static is_status fetch_items(is_asking *a, const is_hit *hits, size_t n, infersc
     for (size_t i = 0; i < (*out)->n; i++) {
         inferscale_item *item = &(*out)->items[i], moved = (*out)->items[kept];
 
-        if (placed_already(a, item->id, item->version) || kept == a->o.k) continue;
+        if (placed_already(a, item->id, item->version) || (kept == a->o.k && !a->c.n_ids)) continue;
         (*out)->items[kept++] = *item; /* swap: the list still owns every string */
         *item = moved;
     }
@@ -285,15 +338,15 @@ static void free_facts(is_plan_fact *facts, size_t n)
 }
 
 /* What the facts hold is the plan's, or freed. */
-static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, bool next_turn, uint32_t n_used, is_planned **out)
+static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, is_planned **out)
 {
-    const uint32_t n_ctx = is_engine_describe(a->is->engine)->n_ctx;
-    uint32_t taken = n_used + a->o.max_tokens;
-    is_plan_opts opts = { .repair = a->o.repair, .with_memory = a->o.mode != INFERSCALE_MODE_NONE, .next_turn = next_turn, .pos0 = n_used,
-                          .n_ctx_left = n_ctx > taken ? n_ctx - taken : 0 };
+    is_plan_opts opts = a->shape;
     is_tokens question = { 0 };
     is_status st = is_profile_question(a->is->engine, a->question, &question);
 
+    opts.repair = a->o.repair;
+    opts.with_memory = a->o.mode != INFERSCALE_MODE_NONE;
+    opts.n_ctx_left = is_asking_room(a);
     if (st == INFERSCALE_OK) st = is_plan_new(a->is->profile, facts, n, &question, &opts, out);
     else free_facts(facts, n);
     is_tokens_free(&question);
@@ -336,8 +389,9 @@ static is_status note_empty(is_asking *a)
     return INFERSCALE_OK;
 }
 
-is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_planned **out)
+is_status is_asking_plan(is_asking *a, is_planned **out)
 {
+    const bool first = !a->shape.next_turn && !a->shape.n_turns && !a->shape.n_resident;
     is_hit *hits = NULL;
     inferscale_list *items = NULL;
     is_plan_fact *facts = NULL;
@@ -348,14 +402,14 @@ is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_plann
     *out = NULL;
     IS_TRY(is_handle_engine(a->is));
     if (a->o.mode != INFERSCALE_MODE_NONE) st = find(a, &hits, &n_hits);
-    if (st == INFERSCALE_OK && a->o.mode != INFERSCALE_MODE_NONE && n_hits == 0 && !next_turn) st = note_empty(a);
+    if (st == INFERSCALE_OK && a->o.mode != INFERSCALE_MODE_NONE && n_hits == 0 && first) st = note_empty(a);
     t0 = is_now_ms();
     if (st == INFERSCALE_OK) st = fetch_items(a, hits, n_hits, &items, &n_facts);
     if (st == INFERSCALE_OK) {
         facts = is_calloc(n_facts + 1, sizeof *facts);
-        st = facts ? prepare_facts(a, items, n_facts, facts) : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+        st = facts ? is_asking_facts(a, items, n_facts, facts) : is_fail(INFERSCALE_E_NOMEM, "out of memory");
     }
-    if (st == INFERSCALE_OK) st = plan_facts(a, facts, n_facts, next_turn, n_used, out);
+    if (st == INFERSCALE_OK) st = plan_facts(a, facts, n_facts, out);
     else free_facts(facts, n_facts);
     if (st == INFERSCALE_OK) st = exact_first(a, *out);
     if (st == INFERSCALE_OK) st = report_facts(a, is_planned_plan(*out), hits, n_hits);
@@ -389,10 +443,38 @@ is_status is_asking_fresh(is_asking *a, const is_planned *planned, bool *fresh)
 static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_run_stats *stats)
 {
     is_run_opts o = { .sampling = { .temperature = a->o.temperature, .top_k = a->o.top_k, .top_p = a->o.top_p, .min_p = a->o.min_p,
-                                    .seed = a->o.seed },
-                      .cache_parts = 1, .cancel = a->o.cancel, .stop = &a->hold.stop };
+                                    .seed = a->o.seed, .presence = a->c.presence_penalty, .frequency = a->c.frequency_penalty,
+                                    .bias = a->bias, .n_bias = (uint32_t)a->c.n_bias, .grammar = a->c.grammar },
+                      .cache_parts = 1, .no_prefix_cache = plan->n_parts == 1, .want_logits = a->c.logprobs != 0, .cancel = a->o.cancel,
+                      .stop = &a->hold.stop };
+    is_status st;
 
-    return *run ? is_engine_extend(a->is->engine, *run, plan, &o, stats) : is_engine_start(a->is->engine, plan, &o, run, stats);
+    /* The plan fits: where the engine has no room, idle conversations have it. */
+    do st = *run ? is_engine_extend(a->is->engine, *run, plan, &o, stats) : is_engine_start(a->is->engine, plan, &o, run, stats);
+    while ((st == INFERSCALE_E_BUSY || st == INFERSCALE_E_CONTEXT) && is_talks_evict(a->is));
+    return st;
+}
+
+/* The rest of the plan is computed as text. */
+static void all_as_text(is_asking *a)
+{
+    inferscale_answer *ans = a->answer;
+
+    is_asking_note(a, "the engine refused the stored rows (%s): facts were computed as text", is_error());
+    ans->mode = INFERSCALE_MODE_TEXT;
+    for (size_t i = 0; i < ans->n_facts; i++) {
+        if (ans->facts[i].source != INFERSCALE_SOURCE_STORED) continue;
+        ans->facts[i].source = INFERSCALE_SOURCE_COMPUTED;
+        ans->facts[i].policy[0] = 0;
+    }
+    ans->n_refined = ans->n_exact = 0;
+}
+
+static bool has_stored(const is_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->n_parts; i++)
+        if (plan->parts[i].source == IS_SRC_STORED) return true;
+    return false;
 }
 
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
@@ -402,15 +484,12 @@ is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
     is_run_stats stats = { 0 };
     is_status st = begin_run(a, plan, run, &stats);
 
-    if ((st == INFERSCALE_E_INVALID || st == INFERSCALE_E_UNSUPPORTED) && plan != is_planned_twin(planned)) {
-        is_asking_note(a, "the engine refused the stored rows (%s): facts were computed as text", is_error());
-        ans->mode = INFERSCALE_MODE_TEXT;
-        for (size_t i = 0; i < ans->n_facts; i++) ans->facts[i].source = INFERSCALE_SOURCE_COMPUTED, ans->facts[i].policy[0] = 0;
-        ans->n_refined = ans->n_exact = 0;
+    if ((st == INFERSCALE_E_INVALID || st == INFERSCALE_E_UNSUPPORTED) && has_stored(plan)) {
+        all_as_text(a);
         plan = is_planned_twin(planned);
         st = begin_run(a, plan, run, &stats);
     }
-    if (st == INFERSCALE_E_CANCELLED && is_hold_stopped(&a->hold)) return gone_before_a_word();
+    if (st == INFERSCALE_E_CANCELLED && is_hold_stopped(&a->hold)) return is_asking_gone();
     if (st != INFERSCALE_OK) return st;
     ans->tokens_prompt = plan->n_tokens;
     ans->tokens_computed = stats.tokens_computed;
@@ -420,109 +499,4 @@ is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
     ans->inject_ms = stats.inject_ms;
     ans->question_ms = stats.compute_ms;
     return INFERSCALE_OK;
-}
-
-/* ---- Generate ------------------------------------------------------------------------------------------------------------ */
-
-/* Appends the token's bytes; hands whole characters to the listener. *stop = the listener wants no more. */
-static is_status emit(is_asking *a, is_buf *text, size_t *sent, int32_t token, bool *stop)
-{
-    char piece[256];
-    int n = is_engine_piece(a->is->engine, token, piece, (int)sizeof piece);
-    size_t whole;
-
-    if (n > 0) is_buf_add(text, piece, (size_t)n);
-    if (!is_buf_ok(text)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
-    whole = *sent + is_utf8_whole((const char *)text->data + *sent, text->len - *sent);
-    if (a->o.on_text && whole > *sent) *stop = a->o.on_text(a->o.text_ctx, (const char *)text->data + *sent, whole - *sent) != 0;
-    *sent = whole;
-    return INFERSCALE_OK;
-}
-
-/* Bytes that never became a character (a model may end half-way through one) are replaced, so that the answer is valid UTF-8. */
-static void make_valid(is_buf *text)
-{
-    size_t bad;
-
-    while (text->len && !is_utf8_valid((const char *)text->data, text->len, &bad)) text->data[bad] = '?';
-}
-
-/* What the answer uses went. What was said stays said. */
-static is_status end_early(is_asking *a)
-{
-    if (a->answer->tokens_answer == 0) return gone_before_a_word();
-    __atomic_store_n(&a->hold.stop, 1, __ATOMIC_RELEASE);
-    a->answer->finish = "cancelled";
-    is_asking_note(a, "a fact that the answer used was changed or forgotten: it ends here");
-    return INFERSCALE_OK;
-}
-
-static is_status generate(is_asking *a, is_run *run, is_buf *text, int32_t *pending)
-{
-    inferscale_answer *ans = a->answer;
-    double t_first = is_now_ms();
-    size_t sent = 0;
-    bool stop = false, gone = false;
-
-    *pending = -1;
-    for (uint32_t i = 0;; i++) {
-        int32_t token;
-
-        IS_TRY(is_hold_check(&a->hold, &gone));
-        if (gone) return end_early(a);
-
-        IS_TRY(is_engine_sample(a->is->engine, run, &token));
-        if (is_engine_is_eog(a->is->engine, token)) break;
-        *pending = token;
-        ans->tokens_answer++;
-        IS_TRY(emit(a, text, &sent, token, &stop));
-        if (i == 0) {
-            ans->ttft_ms = is_now_ms() - a->t0_ms;
-            ans->first_token_ms = is_now_ms() - t_first;
-        }
-        if (stop) ans->finish = "cancelled";
-        else if (i + 1 >= a->o.max_tokens) ans->finish = "length";
-        if (stop || i + 1 >= a->o.max_tokens) break;
-        if (a->o.cancel && *a->o.cancel) return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
-        IS_TRY(is_engine_feed(a->is->engine, run, token));
-        *pending = -1;
-    }
-    if (ans->tokens_answer == 0) ans->ttft_ms = is_now_ms() - a->t0_ms;
-    return INFERSCALE_OK;
-}
-
-is_status is_asking_generate(is_asking *a, is_run *run, int32_t *pending)
-{
-    is_buf text = IS_BUF_INIT;
-    is_status st;
-
-    is_buf_str(&text, "");
-    st = generate(a, run, &text, pending);
-    if (st == INFERSCALE_OK) {
-        make_valid(&text);
-        a->answer->text = is_buf_take(&text);
-        if (!a->answer->text) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
-    }
-    is_buf_free(&text);
-    return st;
-}
-
-is_status is_asking_finish(is_asking *a, inferscale_answer **out)
-{
-    is_buf_str(&a->why, "");
-    a->answer->fallback = is_buf_take(&a->why);
-    if (!a->answer->fallback) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
-    a->answer->total_ms = is_now_ms() - a->t0_ms;
-    *out = a->answer;
-    a->answer = NULL;
-    return INFERSCALE_OK;
-}
-
-void inferscale_answer_free(inferscale_answer *answer)
-{
-    if (!answer) return;
-    is_free(answer->text);
-    is_free(answer->fallback);
-    is_free(answer->facts);
-    is_free(answer);
 }

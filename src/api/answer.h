@@ -1,4 +1,4 @@
-/* answer.h - the steps that asking once and conversing share: find, plan, run, generate. */
+/* answer.h - the steps that asking, conversing and completing share: find, plan, run (answer.c), generate (generate.c). */
 #ifndef IS_API_ANSWER_H
 #define IS_API_ANSWER_H
 
@@ -22,19 +22,36 @@ typedef struct is_asking {
     is_buf why;                        /* fallback reasons, "; " between them */
     const is_dep *skip;                /* conversations: those already placed, not placed again */
     size_t n_skip;
+    is_plan_opts shape;                /* conversations: what stands before the newest turn; room and memory are filled in */
+    inferscale_complete_options c;     /* what only inferscale_complete asks for; its ask is o */
+    is_bias *bias;                     /* [c.n_bias] the same as the engine has them */
     bool inside;                       /* the handle's gate: background work stands still until is_asking_free */
-    is_variant *variants;              /* [n_variants] whose rows each found fact has */
+    is_variant *variants;              /* [n_variants] whose rows each fact has */
     size_t n_variants;
+    is_buf told;                       /* ids of the answer's tokens */
+    bool exactly;                      /* the answer's text is those tokens' bytes, nothing cut or replaced */
 } is_asking;
 
-/* Checks arguments, allocates the answer. is_asking_free frees it unless it was taken (answer set to NULL). */
+/* Checks arguments, allocates the answer. scope NULL: no memory. is_asking_free frees it unless it was taken (answer set to NULL). */
 is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *scope, const char *question,
                           const inferscale_ask_options *options);
 void is_asking_free(is_asking *a);
 void is_asking_note(is_asking *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* a fallback reason */
 
-/* Finds the facts and plans. next_turn and n_used: conversations (tokens already in the context). */
-is_status is_asking_plan(is_asking *a, bool next_turn, uint32_t n_used, is_planned **out);
+/* Before each try: what an outdated plan noted and held does not count. */
+void is_asking_again(is_asking *a);
+
+/* E_STALE, with its sentence: something that is used went before the first token was out. */
+is_status is_asking_gone(void);
+
+/* Room for the prompt in tokens. */
+uint32_t is_asking_room(is_asking *a);
+
+/* The facts' tokens and, where rows are wanted and there, segments: facts[n] is zeroed; what it holds is the caller's, also on failure. */
+is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts);
+
+/* Finds the facts and plans, with a->shape. */
+is_status is_asking_plan(is_asking *a, is_planned **out);
 
 /* A lease on the owner's memory as it is now; nothing if there is none yet. Planning takes it, too. */
 is_status is_asking_lease(is_asking *a);
@@ -42,7 +59,7 @@ is_status is_asking_lease(is_asking *a);
 /* Enters what the plan uses. *fresh = the partition did not change since the plan was made; if not, plan again. */
 is_status is_asking_fresh(is_asking *a, const is_planned *planned, bool *fresh);
 
-/* Starts *run (NULL) or extends it with the plan; falls back to the text twin when the engine refuses the stored rows. E_STALE: what
+/* Starts *run (NULL) or extends it with the plan; idle conversations make room where the engine has none; falls back to the text twin when the engine refuses the stored rows. E_STALE: what
  * it uses went meanwhile, plan again. */
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run);
 
@@ -50,6 +67,9 @@ is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run);
  * ends there: finish "cancelled", the fallback says why, and hold.stop is set. The run is to be ended in both cases.
  * *pending: the last token, sampled but not run (-1 if it was run or ended the answer). */
 is_status is_asking_generate(is_asking *a, is_run *run, int32_t *pending);
+
+/* The next token is run; idle conversations make room for it. */
+is_status is_asking_feed(is_asking *a, is_run *run, int32_t token);
 
 /* Hands the finished answer out. */
 is_status is_asking_finish(is_asking *a, inferscale_answer **out);

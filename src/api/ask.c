@@ -9,9 +9,8 @@ static is_status run_once(is_asking *a, is_run **run)
     bool fresh = false;
     is_status st;
 
-    is_buf_clear(&a->why); /* what an outdated plan noted does not count */
-    is_hold_nothing(&a->hold);
-    st = is_asking_plan(a, false, 0, &planned);
+    is_asking_again(a);
+    st = is_asking_plan(a, &planned);
     if (st == INFERSCALE_OK) st = is_asking_fresh(a, planned, &fresh);
     if (st == INFERSCALE_OK) st = fresh ? is_asking_run(a, planned, run) : is_fail(INFERSCALE_E_STALE, "the memory changed; plan again");
     is_planned_free(planned);
@@ -41,6 +40,8 @@ is_status inferscale_ask(inferscale *is, const inferscale_scope *scope, const ch
 
     if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the answer; pass its address");
     *out = NULL;
+    IS_TRY(is_handle_check(is));
+    IS_TRY(is_scope_check(scope));
     st = is_asking_begin(&a, is, scope, question, options);
     if (st == INFERSCALE_OK) st = answer(&a);
     if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);

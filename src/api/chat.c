@@ -206,8 +206,7 @@ static is_status place_and_run(inferscale_chat *c, is_asking *a, bool first, is_
     bool fresh = false;
     is_status st;
 
-    is_buf_clear(&a->why); /* what an outdated plan noted does not count */
-    is_hold_nothing(&a->hold);
+    is_asking_again(a);
     IS_TRY(is_asking_lease(a));
     if (a->has_partition) IS_TRY(check_placed(c, &a->p));
     IS_TRY(is_hold_add(&a->hold, c->placed, c->n_placed, &c->segments));
@@ -215,7 +214,8 @@ static is_status place_and_run(inferscale_chat *c, is_asking *a, bool first, is_
     a->skip = c->placed;
     a->n_skip = c->n_placed;
     IS_TRY(feed_pending(c));
-    st = is_asking_plan(a, !first, c->run ? is_engine_run_tokens(c->is->engine, c->run) : 0, planned);
+    a->shape = (is_plan_opts){ .next_turn = !first, .pos0 = c->run ? is_engine_run_tokens(c->is->engine, c->run) : 0 };
+    st = is_asking_plan(a, planned);
     if (st == INFERSCALE_E_CONTEXT && !first)
         st = is_fail(INFERSCALE_E_CONTEXT, "the conversation fills the context of %u tokens; start a new one, or open the model with a larger "
                      "context", is_engine_describe(c->is->engine)->n_ctx);

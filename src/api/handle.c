@@ -1,6 +1,7 @@
 /* handle.c - opening and closing a store, and loading model and embedder when they are first needed. */
 #include "api/background.h"
 #include "api/room.h"
+#include "api/talks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,12 @@
 is_status is_handle_check(const inferscale *is)
 {
     return is ? INFERSCALE_OK : is_fail(INFERSCALE_E_INVALID, "the store handle is NULL; open one with inferscale_open");
+}
+
+is_status is_scope_check(const inferscale_scope *scope)
+{
+    if (scope) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory to use (user, agent, run or app)");
 }
 
 is_status is_text_check(const char *text, const char *what)
@@ -135,6 +142,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     pthread_mutex_init(&is->holds_lock, NULL);
     pthread_rwlock_init(&is->listener_lock, NULL);
     st = is_gate_new(&is->gate);
+    if (st == INFERSCALE_OK) st = is_talks_new(&is->talks);
     if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
         is_log_set(options->on_log, options->log_ctx);
@@ -156,6 +164,7 @@ void inferscale_close(inferscale *is)
     if (!is) return;
     is_background_stop(is->background);
     is_handle_end_chats(is);
+    is_talks_free(is);
     is_rope_free(is->rope);
     is_profile_free(is->profile);
     if (is->embedder) is_embedder_close(is->embedder);

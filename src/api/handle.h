@@ -27,6 +27,7 @@ struct inferscale {
     is_profile *profile;
     is_rope *rope;           /* NULL if the model cannot be injected */
     inferscale_chat *chats;  /* those that are open, a list; under lock */
+    struct is_talks *talks;  /* conversations that may go on (talks.h) */
     pthread_mutex_t holds_lock;
     struct is_hold *holds;   /* questions under way (hold.h), a list; under holds_lock */
     is_bank *watch;          /* reads epochs between tokens; opened at the first question, under lock */
@@ -67,6 +68,7 @@ is_status is_vectors_store(is_bank *bank, const is_partition *p, is_embedder *e,
 /* Rejects NULL handles and texts that are not UTF-8. */
 is_status is_handle_check(const inferscale *is);
 is_status is_text_check(const char *text, const char *what);
+is_status is_scope_check(const inferscale_scope *scope); /* not NULL, for questions */
 
 /* Removes the files of segments that a write made invalid, frees the names, and forgets the partition's index. */
 is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale);

@@ -1,6 +1,7 @@
 /* hold.c - the list of questions under way, and the draining of it. */
 #include "api/hold.h"
 #include "api/listen.h"
+#include "api/talks.h"
 
 #include <string.h>
 #include <time.h>
@@ -91,7 +92,7 @@ is_status is_hold_plan(is_hold *h, const is_plan *plan)
     for (uint32_t i = 0; st == INFERSCALE_OK && i < plan->n_parts; i++) {
         const is_part *part = &plan->parts[i];
 
-        if (part->role != IS_ROLE_FACT) continue;
+        if (part->role != IS_ROLE_FACT || part->source == IS_SRC_RESIDENT) continue; /* who has those resident adds them */
         facts[n++] = (is_dep){ part->fact_id, part->version };
         if (part->segment) st = is_names_add(&segments, is_segment_info(part->segment)->name);
     }
@@ -172,6 +173,7 @@ is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_m
     stop_holders(is, &now);
     is_handle_drop_chats(is, &now);
     is_handle_gone(is, &now);
+    is_talks_drop(is, &now);
     st = is_lease_wait(is->bank, &now, wait_ms, n_pending);
     while (count_leaseless(is, &now) && is_now_ms() < until) nanosleep(&pause, NULL);
     *n_pending += count_leaseless(is, &now);

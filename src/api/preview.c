@@ -150,10 +150,12 @@ is_status inferscale_dry_run(inferscale *is, const inferscale_scope *scope, cons
 
     if (!out) return is_fail(INFERSCALE_E_INVALID, "there is no place for the plan; pass its address");
     *out = NULL;
+    IS_TRY(is_handle_check(is));
+    IS_TRY(is_scope_check(scope));
     p = is_calloc(1, sizeof *p);
     if (!p) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     st = is_asking_begin(&a, is, scope, question, options);
-    if (st == INFERSCALE_OK) st = is_asking_plan(&a, false, 0, &planned);
+    if (st == INFERSCALE_OK) st = is_asking_plan(&a, &planned);
     if (st == INFERSCALE_OK) st = describe(&a, planned, p);
     is_planned_free(planned);
     is_asking_free(&a);

@@ -100,7 +100,7 @@ static is_status go(bench *b, is_asking *a, int arm, is_planned **planned, is_ru
     int32_t token;
     bool fresh;
 
-    IS_TRY(is_asking_plan(a, false, 0, planned));
+    IS_TRY(is_asking_plan(a, planned));
     IS_TRY(is_asking_fresh(a, *planned, &fresh));
     if (arm == FLOOR) IS_TRY(start_floor(a->is, *planned, run, &floor));
     else IS_TRY(is_asking_run(a, *planned, run));

@@ -5,6 +5,10 @@
  * Right behind the header, rows that were encoded behind the header alone are exact. So of the facts that have such rows the worst
  * one stands first: the order of the others is nobody's concern but the best one's, which stays last.
  *
+ * In a conversation the memory of each turn stands before the user's words of that turn, and nothing moves afterwards:
+ *
+ *   header | memory | footer | user | tail | assistant | next_header | memory | next_footer | user | ... | question | tail
+ *
  * The order is made first; the text twin is the same plan with everything computed: the same tokens at the same positions. */
 #ifndef IS_PLAN_PLAN_H
 #define IS_PLAN_PLAN_H
@@ -22,27 +26,49 @@ typedef struct is_plan_fact {
 
 typedef struct is_planned is_planned; /* a plan with all it owns */
 
+/* An earlier turn of a conversation: what was said, and what memory stood before it. The plan takes what it holds. */
+typedef struct is_plan_turn {
+    bool with_memory;        /* a memory block stands there, be it empty */
+    is_plan_fact *facts;     /* [n_facts] in the order of the prompt */
+    size_t n_facts;
+    is_tokens user, assistant;
+} is_plan_turn;
+void is_plan_turn_free(is_plan_turn *turn);
+
 typedef struct is_plan_opts {
     uint32_t repair;         /* the m best facts are computed */
     bool with_memory;        /* false: mode none */
     bool next_turn;          /* begins with next_header instead of header */
     uint32_t pos0;           /* position of the first token; conversations: where the run stands */
     uint32_t n_ctx_left;     /* room in tokens, the answer's already taken off */
+    /* Conversations that are planned as a whole. Either turns, or what a live run holds of them already. */
+    is_plan_turn *turns;     /* [n_turns] oldest first; emptied when they are taken */
+    size_t n_turns;
+    const is_part *resident; /* [n_resident] contiguous from position 0; their tokens are borrowed as long as the plan lives */
+    uint32_t n_resident;
+    const is_tokens *header, *header_plain; /* of another system text; NULL = the profile's */
+    bool front;              /* all memory behind the header, before the first turn */
 } is_plan_opts;
 
+/* Tokens that the plan needs without the newest facts. */
+uint64_t is_plan_fixed(const is_profile *profile, const is_tokens *question, const is_plan_opts *opts);
 /* facts[] best first (the array and its parts are consumed, also on failure). Facts that do not fit are dropped, worst first.
- * E_CONTEXT if header, footer and question alone do not fit. */
+ * E_CONTEXT if is_plan_fixed is more than there is room for. */
 is_status is_plan_new(const is_profile *profile, is_plan_fact *facts, size_t n, const is_tokens *question, const is_plan_opts *opts,
                       is_planned **out);
+/* A text as it is, without memory and chat format. Takes the tokens. */
+is_status is_plan_raw(is_tokens *text, uint32_t n_ctx_left, is_planned **out);
 void is_planned_free(is_planned *p);
 const is_plan *is_planned_plan(const is_planned *p);
 size_t is_planned_dropped(const is_planned *p);
+/* The first part of the newest turn. */
+size_t is_planned_newest(const is_planned *p);
 /* The part that stands right behind the profile's header, at the beginning of a prompt, if it is a stored fact: there rows that
  * were encoded behind that header alone are exact. n_parts if there is none. */
 size_t is_planned_first(const is_planned *p);
 /* Gives a stored part other rows of the same tokens (E_INVALID if they are not); takes a reference of its own. */
 is_status is_planned_replace(is_planned *p, size_t part, is_segment *segment);
-/* The text twin: same tokens, all COMPUTED. Borrowed from p. */
+/* The text twin: same tokens, nothing STORED. Borrowed from p. */
 const is_plan *is_planned_twin(is_planned *p);
 
 #endif

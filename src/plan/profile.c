@@ -56,19 +56,27 @@ static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool a
     return INFERSCALE_OK;
 }
 
+is_status is_profile_system(is_engine *e, const char *system, is_tokens *header, is_tokens *header_plain)
+{
+    const is_chat_format *c = is_engine_chat(e);
+    const piece with[] = { { c->system_open, true }, { system, false }, { memory_open, false } };
+    const piece plain[] = { { c->system_open, true }, { system, false }, { c->system_close, true }, { c->user_open, true } };
+
+    *header_plain = (is_tokens){ 0 };
+    IS_TRY(join_pieces(e, with, 3, true, header));
+    return join_pieces(e, plain, 4, true, header_plain);
+}
+
 static is_status build_pieces(is_engine *e, const char *system, is_profile *p)
 {
     const is_chat_format *c = is_engine_chat(e);
-    const piece header[] = { { c->system_open, true }, { system, false }, { memory_open, false } };
     const piece footer[] = { { c->system_close, true }, { c->user_open, true } };
-    const piece plain[] = { { c->system_open, true }, { system, false }, { c->system_close, true }, { c->user_open, true } };
     const piece next[] = { { c->assistant_close, true }, { c->user_open, true }, { next_memory_open, false } };
     const piece next_footer[] = { { next_memory_close, false } };
     const piece tail[] = { { c->user_close, true }, { c->assistant_open, true } };
 
-    IS_TRY(join_pieces(e, header, 3, true, &p->header));
+    IS_TRY(is_profile_system(e, system, &p->header, &p->header_plain));
     IS_TRY(join_pieces(e, footer, 2, false, &p->footer));
-    IS_TRY(join_pieces(e, plain, 4, true, &p->header_plain));
     IS_TRY(join_pieces(e, next, 3, false, &p->next_header));
     IS_TRY(join_pieces(e, next_footer, 1, false, &p->next_footer));
     IS_TRY(join_pieces(e, next, 2, false, &p->next_plain));
@@ -182,4 +190,11 @@ is_status is_profile_question(is_engine *e, const char *text, is_tokens *out)
     const piece p = { text, false };
 
     return join_pieces(e, &p, 1, false, out);
+}
+
+is_status is_profile_raw(is_engine *e, const char *text, is_tokens *out)
+{
+    const piece p = { text, false };
+
+    return join_pieces(e, &p, 1, true, out);
 }

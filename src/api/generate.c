@@ -1,0 +1,340 @@
+/* generate.c - the answer, token by token: what is shown when, where it ends, and how likely each token was. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "api/answer.h"
+#include "api/stops.h"
+#include "api/talks.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+enum { TOP_MAX = 20, PIECE_MAX = 512 };
+
+/* One answer on its way. */
+typedef struct telling {
+    is_asking *a;
+    is_run *run;
+    is_buf text;         /* all bytes so far */
+    size_t shown;        /* of them, to the listener */
+    size_t *begins;      /* [n_tokens of the answer] where each token's bytes begin */
+    size_t n_reported;   /* tokens, to their listener */
+    size_t cap;
+    bool wants_no_more;  /* a listener said so */
+    int stopped_by;      /* index of the stop string; -1 = none */
+} telling;
+
+/* ---- How likely ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct ranked { double logit; int32_t id; } ranked;
+
+/* The n likeliest of all; best first. Returns how many. */
+static size_t likeliest(const float *logits, uint32_t n_vocab, size_t n, ranked out[TOP_MAX])
+{
+    size_t have = 0;
+
+    for (uint32_t i = 0; n && i < n_vocab; i++) {
+        size_t at = have < n ? have++ : n;
+
+        if (at == n && !((double)logits[i] > out[n - 1].logit)) continue;
+        for (at = at == n ? n - 1 : at; at > 0 && (double)logits[i] > out[at - 1].logit; at--) out[at] = out[at - 1];
+        out[at] = (ranked){ logits[i], (int32_t)i };
+    }
+    return have;
+}
+
+/* log of the sum of exp: what turns logits into logarithms of probabilities. */
+static double normaliser(const float *logits, uint32_t n)
+{
+    double most = -INFINITY, sum = 0;
+
+    for (uint32_t i = 0; i < n; i++) most = logits[i] > most ? (double)logits[i] : most;
+    for (uint32_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
+    return most + log(sum);
+}
+
+static char *piece_of(is_engine *e, int32_t token, size_t *len)
+{
+    char piece[PIECE_MAX];
+    int n = is_engine_piece(e, token, piece, (int)sizeof piece);
+    char *out = is_malloc((n > 0 ? (size_t)n : 0) + 1);
+
+    *len = n > 0 ? (size_t)n : 0;
+    if (!out) return NULL;
+    memcpy(out, piece, *len);
+    out[*len] = 0;
+    return out;
+}
+
+static void free_token(const inferscale_token *t)
+{
+    for (size_t i = 0; i < t->n_top; i++) is_free((char *)(uintptr_t)t->top[i].bytes);
+    is_free((inferscale_token *)(uintptr_t)t->top);
+    is_free((char *)(uintptr_t)t->bytes);
+}
+
+static is_status describe(is_engine *e, const float *logits, double norm, int32_t id, inferscale_token *out)
+{
+    *out = (inferscale_token){ .id = id, .logprob = (double)logits[id] - norm };
+    out->bytes = piece_of(e, id, &out->len);
+    return out->bytes ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer's tokens");
+}
+
+/* The token beside the likeliest ones, from the logits that it was drawn from. */
+static is_status weigh(telling *t, int32_t id, inferscale_token *out)
+{
+    is_engine *e = t->a->is->engine;
+    const uint32_t n_vocab = is_engine_describe(e)->n_vocab;
+    const float *logits = is_engine_logits(e, t->run);
+    inferscale_token *top;
+    ranked best[TOP_MAX];
+    double norm;
+    size_t n;
+
+    *out = (inferscale_token){ 0 };
+    if (!logits || id < 0 || (uint32_t)id >= n_vocab) return is_fail(INFERSCALE_E_ENGINE, "the engine gives no logits; ask without logprobs");
+    norm = normaliser(logits, n_vocab);
+    n = likeliest(logits, n_vocab, t->a->c.top_logprobs, best);
+    IS_TRY(describe(e, logits, norm, id, out));
+    top = is_calloc(n + 1, sizeof *top);
+    if (!top) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer's tokens");
+    out->top = top;
+    for (size_t i = 0; i < n; i++) {
+        IS_TRY(describe(e, logits, norm, best[i].id, &top[i]));
+        out->n_top++;
+    }
+    return INFERSCALE_OK;
+}
+
+/* ---- What is shown ------------------------------------------------------------------------------------------------------- */
+
+/* The token joins the answer's list; where its bytes begin is kept beside it. */
+static is_status list_token(telling *t, int32_t id)
+{
+    inferscale_answer *ans = t->a->answer;
+
+    if (!t->a->c.logprobs) return INFERSCALE_OK;
+    if (ans->n_tokens == t->cap) {
+        size_t cap = t->cap ? 2 * t->cap : 32;
+        inferscale_token *tokens = is_realloc(ans->tokens, cap * sizeof *tokens);
+        size_t *begins = tokens ? is_realloc(t->begins, cap * sizeof *begins) : NULL;
+
+        if (tokens) ans->tokens = tokens;
+        if (begins) t->begins = begins;
+        if (!begins) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer's tokens");
+        t->cap = cap;
+    }
+    t->begins[ans->n_tokens] = t->text.len;
+    return weigh(t, id, &ans->tokens[ans->n_tokens++]);
+}
+
+/* Tokens that begin before byte `until` are part of what is shown. */
+static void report_tokens(telling *t, size_t until)
+{
+    const inferscale_complete_options *c = &t->a->c;
+
+    for (; c->on_token && t->n_reported < t->a->answer->n_tokens && !t->wants_no_more; t->n_reported++) {
+        const inferscale_token *token = &t->a->answer->tokens[t->n_reported];
+
+        if (t->begins[t->n_reported] + (token->len == 0) > until) break;
+        t->wants_no_more = c->on_token(c->token_ctx, token) != 0;
+    }
+}
+
+/* Shows the text up to byte `until`. */
+static void show(telling *t, size_t until)
+{
+    const inferscale_ask_options *o = &t->a->o;
+
+    if (until <= t->shown) return;
+    report_tokens(t, until);
+    if (o->on_text && !t->wants_no_more)
+        t->wants_no_more = o->on_text(o->text_ctx, (const char *)t->text.data + t->shown, until - t->shown) != 0;
+    t->shown = until;
+}
+
+/* Appends the token's bytes; shows whole characters that no stop string can take back any more. */
+static is_status add_token(telling *t, int32_t id)
+{
+    const inferscale_complete_options *c = &t->a->c;
+    const size_t before = t->text.len;
+    char piece[PIECE_MAX];
+    int n = is_engine_piece(t->a->is->engine, id, piece, (int)sizeof piece);
+    size_t until, whole;
+
+    is_buf_add(&t->a->told, &id, sizeof id);
+    if (n > 0) is_buf_add(&t->text, piece, (size_t)n);
+    if (!is_buf_ok(&t->text) || !is_buf_ok(&t->a->told)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
+    t->stopped_by = is_stops_find(c->stop, c->n_stop, (const char *)t->text.data, t->text.len, before, &until);
+    if (t->stopped_by >= 0) {
+        t->text.len = until;
+        t->text.data[until] = 0;
+        return INFERSCALE_OK;
+    }
+    if (until < t->shown) until = t->shown;
+    whole = t->shown + is_utf8_whole((const char *)t->text.data + t->shown, until - t->shown);
+    show(t, whole);
+    return INFERSCALE_OK;
+}
+
+/* Bytes that never became a character (a model may end half-way through one) are replaced, so that the answer is valid UTF-8. */
+static bool make_valid(is_buf *text)
+{
+    bool was = true;
+    size_t bad;
+
+    for (; text->len && !is_utf8_valid((const char *)text->data, text->len, &bad); was = false) text->data[bad] = '?';
+    return was;
+}
+
+/* The bytes of the answer's first n tokens, all told. */
+static size_t bytes_of(const is_asking *a, size_t n)
+{
+    size_t bytes = 0;
+    char piece[PIECE_MAX];
+
+    for (size_t i = 0; i < n; i++) {
+        int32_t id;
+        int len;
+
+        memcpy(&id, a->told.data + i * sizeof id, sizeof id);
+        len = is_engine_piece(a->is->engine, id, piece, (int)sizeof piece);
+        bytes += len > 0 ? (size_t)len : 0;
+    }
+    return bytes;
+}
+
+/* What no stop string took back is shown; tokens behind the text are none of the answer. */
+static is_status close_text(telling *t, int32_t *pending)
+{
+    inferscale_answer *ans = t->a->answer;
+    size_t n_told = t->a->told.len / sizeof(int32_t);
+    bool whole = make_valid(&t->text);
+
+    show(t, t->text.len);
+    while (ans->n_tokens && t->begins[ans->n_tokens - 1] + (ans->tokens[ans->n_tokens - 1].len == 0) > t->text.len)
+        free_token(&ans->tokens[--ans->n_tokens]);
+    if (t->stopped_by >= 0 && *pending >= 0 && n_told && bytes_of(t->a, n_told - 1) == t->text.len) {
+        *pending = -1; /* the stop string was that token alone: it never ran */
+        t->a->told.len = --n_told * sizeof(int32_t);
+    }
+    t->a->exactly = whole && bytes_of(t->a, n_told) == t->text.len;
+    ans->stopped_by = t->stopped_by >= 0 ? t->a->c.stop[t->stopped_by] : NULL;
+    ans->text = is_buf_take(&t->text);
+    return ans->text ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
+}
+
+/* ---- Telling ------------------------------------------------------------------------------------------------------------- */
+
+/* What the answer uses went. What was said stays said. */
+static is_status end_early(is_asking *a)
+{
+    if (a->answer->tokens_answer == 0) return is_asking_gone();
+    __atomic_store_n(&a->hold.stop, 1, __ATOMIC_RELEASE);
+    a->answer->finish = "cancelled";
+    is_asking_note(a, "a fact that the answer used was changed or forgotten: it ends here");
+    return INFERSCALE_OK;
+}
+
+is_status is_asking_feed(is_asking *a, is_run *run, int32_t token)
+{
+    is_status st;
+
+    do st = is_engine_feed(a->is->engine, run, token);
+    while ((st == INFERSCALE_E_BUSY || st == INFERSCALE_E_CONTEXT) && is_talks_evict(a->is));
+    return st;
+}
+
+/* *over: the answer ends behind this token. */
+static bool is_last(telling *t, uint32_t i)
+{
+    inferscale_answer *ans = t->a->answer;
+
+    if (t->stopped_by >= 0) return true;
+    if (t->wants_no_more) ans->finish = "cancelled";
+    else if (i + 1 >= t->a->o.max_tokens) ans->finish = "length";
+    return t->wants_no_more || i + 1 >= t->a->o.max_tokens;
+}
+
+/* The prompt is in the engine, and nothing of the answer is out yet. What the answer will own is lent it for the call. */
+static void announce(is_asking *a)
+{
+    static char empty[] = "";
+    inferscale_answer *ans = a->answer;
+
+    if (!a->c.on_plan) return;
+    ans->text = empty;
+    ans->fallback = a->why.len && is_buf_ok(&a->why) ? (char *)a->why.data : empty;
+    a->c.on_plan(a->c.plan_ctx, ans);
+    ans->text = ans->fallback = NULL;
+}
+
+static is_status tell(telling *t, int32_t *pending)
+{
+    is_asking *a = t->a;
+    inferscale_answer *ans = a->answer;
+    const double t_first = is_now_ms();
+
+    for (uint32_t i = 0;; i++) {
+        bool gone;
+        int32_t token;
+
+        IS_TRY(is_hold_check(&a->hold, &gone));
+        if (gone) return end_early(a);
+        IS_TRY(is_engine_sample(a->is->engine, t->run, &token));
+        if (i == 0) announce(a);
+        if (is_engine_is_eog(a->is->engine, token)) break;
+        *pending = token;
+        ans->tokens_answer++;
+        IS_TRY(list_token(t, token));
+        IS_TRY(add_token(t, token));
+        if (i == 0) {
+            ans->ttft_ms = is_now_ms() - a->t0_ms;
+            ans->first_token_ms = is_now_ms() - t_first;
+        }
+        if (is_last(t, i)) break;
+        if (a->o.cancel && *a->o.cancel) return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
+        IS_TRY(is_asking_feed(a, t->run, token));
+        *pending = -1;
+    }
+    if (ans->tokens_answer == 0) ans->ttft_ms = is_now_ms() - a->t0_ms;
+    return INFERSCALE_OK;
+}
+
+is_status is_asking_generate(is_asking *a, is_run *run, int32_t *pending)
+{
+    telling t = { .a = a, .run = run, .stopped_by = -1 };
+    is_status st;
+
+    *pending = -1;
+    is_buf_clear(&a->told);
+    is_buf_str(&t.text, "");
+    st = tell(&t, pending);
+    if (st == INFERSCALE_OK) st = close_text(&t, pending);
+    is_buf_free(&t.text);
+    is_free(t.begins);
+    return st;
+}
+
+is_status is_asking_finish(is_asking *a, inferscale_answer **out)
+{
+    is_buf_str(&a->why, "");
+    a->answer->fallback = is_buf_take(&a->why);
+    if (!a->answer->fallback) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");
+    a->answer->total_ms = is_now_ms() - a->t0_ms;
+    *out = a->answer;
+    a->answer = NULL;
+    return INFERSCALE_OK;
+}
+
+void inferscale_answer_free(inferscale_answer *answer)
+{
+    if (!answer) return;
+    for (size_t i = 0; i < answer->n_tokens; i++) free_token(&answer->tokens[i]);
+    is_free(answer->tokens);
+    is_free(answer->text);
+    is_free(answer->fallback);
+    is_free(answer->facts);
+    is_free(answer);
+}
