@@ -59,8 +59,8 @@ is_status is_asking_lease(is_asking *a);
 /* Enters what the plan uses. *fresh = the partition did not change since the plan was made; if not, plan again. */
 is_status is_asking_fresh(is_asking *a, const is_planned *planned, bool *fresh);
 
-/* Starts *run (NULL) or extends it with the plan; idle conversations make room where the engine has none; falls back to the text twin when the engine refuses the stored rows. E_STALE: what
- * it uses went meanwhile, plan again. */
+/* Starts *run (NULL) or extends it with the plan; idle conversations (talks.h) make room where the engine has none. Falls back to the
+ * text twin when the engine refuses the stored rows. E_STALE: what it uses went meanwhile, plan again. */
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run);
 
 /* Samples the answer from the run's logits. E_STALE: what it uses went before the first token, plan again. If it went later the answer

@@ -536,6 +536,75 @@ static inferscale_status run_chat_close(calls *c)
     return INFERSCALE_OK;
 }
 
+/* A conversation that is sent whole; its second turn goes on where the engine or the bank has the first. */
+static inferscale_status converse(calls *c, size_t n)
+{
+    const inferscale_message m[3] = { { "user", "Where are the bees?" }, { "assistant", "In Graz." }, { "user", "What does Anna play?" } };
+    inferscale_complete_options o = INFERSCALE_COMPLETE_OPTIONS_INIT;
+    const char *const stop[] = { "no such thing" };
+    const inferscale_bias bias = { 100, -1 };
+    inferscale_answer *a = NULL;
+    inferscale_status st;
+
+    o.ask.max_tokens = 6;
+    o.ask.k = 2;
+    o.stop = stop;
+    o.n_stop = 1;
+    o.bias = &bias;
+    o.n_bias = 1;
+    o.logprobs = 1;
+    o.top_logprobs = 2;
+    st = inferscale_complete(c->is, &c->base, m, n, &o, &a);
+    if (st != INFERSCALE_OK) assert_null(a);
+    else assert_true(a->n_facts > 0 && a->n_tokens == 6 && a->tokens[0].n_top == 2 && a->n_placed_kept + a->n_placed_lost == n / 2);
+    inferscale_answer_free(a);
+    return st;
+}
+
+static void have_conversed(calls *c)
+{
+    MUST(converse(c, 1));
+}
+
+static inferscale_status run_complete(calls *c)
+{
+    return converse(c, 1);
+}
+
+static inferscale_status run_complete_second(calls *c)
+{
+    return converse(c, 3);
+}
+
+static void converse_on(calls *c, inferscale_status st)
+{
+    (void)st;
+    MUST(converse(c, 3));
+}
+
+static inferscale_status run_tokenize(calls *c)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    inferscale_status st = inferscale_tokenize(c->is, "Where are the bees?", &ids, &n);
+
+    assert_true((st == INFERSCALE_OK) == (ids != NULL) && (st == INFERSCALE_OK) == (n > 0));
+    inferscale_tokens_free(ids);
+    return st;
+}
+
+static inferscale_status run_embed(calls *c)
+{
+    const char *const texts[] = { "bees", "a cello" };
+    float *vectors = NULL;
+    uint32_t dim = 0;
+    inferscale_status st = inferscale_embed(c->is, texts, 2, &vectors, &dim);
+
+    assert_true((st == INFERSCALE_OK) == (vectors != NULL) && (st == INFERSCALE_OK) == (dim > 0));
+    inferscale_vectors_free(vectors);
+    return st;
+}
+
 /* ---- Segments ------------------------------------------------------------------------------------------------------------ */
 
 static void close_segment(calls *c, inferscale_status st)
@@ -730,6 +799,12 @@ const call_case call_cases[] = {
     { CALL(chat_say), "", have_chat, run_say, talk_on },
     { CALL(chat_say), " for the second time", have_talked, run_say, talk_on },
     { CALL(chat_close), "", have_talked, run_chat_close, NULL },
+    { CALL(complete), "", NULL, run_complete, converse_on },
+    { CALL(complete), " on a cold handle", cold, run_complete, NULL },
+    { CALL(complete), " for the second turn", have_conversed, run_complete_second, converse_on },
+    { CALL(tokenize), "", NULL, run_tokenize, NULL },
+    { CALL(embed), "", NULL, run_embed, NULL },
+    { CALL(embed), " on a cold handle", cold, run_embed, NULL },
     { CALL(segment_open), "", NULL, run_segment_open, close_segment },
     { CALL(segment_plane), "", have_segment, run_segment_read, drop_segment },
     { CALL(segment_read), "", have_segment, run_segment_read, drop_segment },
@@ -746,5 +821,5 @@ const size_t n_call_cases = sizeof call_cases / sizeof *call_cases;
 const char *const calls_cannot_fail[] = {
     CALL(answer_free), CALL(error), CALL(fsck_free), CALL(list_free), CALL(notice), CALL(preview_free), CALL(segment_close), CALL(segment_planes), CALL(segment_token_ids), CALL(segment_tokens),
     CALL(status_meaning), CALL(status_name), CALL(usage_free),
-    CALL(version), NULL,
+    CALL(tokens_free), CALL(vectors_free), CALL(version), NULL,
 };
