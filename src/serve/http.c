@@ -27,6 +27,7 @@ void is_http_set_tune(const is_http_tune *tune) { tune_next = *tune; }
 static void set_state(is_conn *c, conn_state state)
 {
     c->state = state;
+    c->no_more = false;
     c->since = is_now_ms();
 }
 
@@ -112,6 +113,9 @@ static enum MHD_Result send_reply(is_request *r)
     pthread_mutex_unlock(&r->http->lock);
     pthread_mutex_lock(&r->lock);
     if (r->response) {
+        /* A body that was refused ends the connection, however much of it came. */
+        if (r->close_after || r->swallowed || __atomic_load_n(&r->http->draining, __ATOMIC_RELAXED))
+            MHD_add_response_header(r->response, "Connection", "close");
         ok = MHD_queue_response(r->con, (unsigned)r->status, r->response);
         MHD_destroy_response(r->response);
         r->response = NULL;
@@ -131,7 +135,7 @@ static bool end_now(const is_request *r)
 
 static void too_long(is_request *r)
 {
-    r->too_big = true;
+    r->close_after = true;
     is_buf_clear(&r->body);
     is_request_refused(r, "body");
     is_reply_error(r, 413, "invalid_request_error", "request_too_large", NULL, "the body is longer than %llu bytes (max_body)",
@@ -156,7 +160,6 @@ static bool take(is_request *r, const char *data, size_t n)
         is_reply_error(r, 503, "server_error", "busy", NULL, "too many long requests are being read; try again in a moment");
     }
     r->swallowed += n;
-    r->close_after = true;
     return r->swallowed <= HTTP_SWALLOW + h->s->config->max_body;
 }
 

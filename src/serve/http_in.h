@@ -47,6 +47,7 @@ typedef enum conn_state {
 typedef struct is_conn {
     int fd;                    /* -1 = the slot is free */
     conn_state state;
+    bool no_more;              /* the client has closed its side, and all it sent was read: as of the last look */
     double since;              /* of the state */
     is_request *request;
 } is_conn;

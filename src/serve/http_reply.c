@@ -67,7 +67,6 @@ static void add_headers(is_request *r, struct MHD_Response *m, const char *type)
     if (!has_out(r, "Cache-Control")) MHD_add_response_header(m, "Cache-Control", "no-store");
     add_cors(r, m);
     for (size_t i = 0; i < r->n_out; i++) MHD_add_response_header(m, r->out[i].name, r->out[i].value);
-    if (r->close_after || __atomic_load_n(&r->http->draining, __ATOMIC_RELAXED)) MHD_add_response_header(m, "Connection", "close");
 }
 
 /* ---- Whole replies ------------------------------------------------------------------------------------------------------- */

@@ -57,6 +57,16 @@ static bool framing(is_request *r)
     return true;
 }
 
+/* A name is a token, a value has no control characters: "Transfer-Encoding : chunked" is a header to some, and none to others. */
+static bool good_header(const char *name, size_t name_n, const char *value, size_t value_n)
+{
+    for (size_t i = 0; i < name_n; i++)
+        if (!isalnum((unsigned char)name[i]) && (!name[i] || !strchr("!#$%&'*+-.^_`|~", name[i]))) return false;
+    for (size_t i = 0; i < value_n; i++)
+        if (((unsigned char)value[i] < 0x20 && value[i] != '\t') || value[i] == 0x7f) return false;
+    return name_n > 0;
+}
+
 static enum MHD_Result keep_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t name_n, const char *value, size_t value_n)
 {
     is_request *r = ctx;
@@ -70,7 +80,7 @@ static enum MHD_Result keep_header(void *ctx, enum MHD_ValueKind kind, const cha
     p->value = is_request_keep(r, value ? value : "", value ? value_n : 0);
     if (!p->name || !p->value) return MHD_NO;
     r->n_headers++;
-    if (strlen(p->name) != name_n || strlen(p->value) != value_n) r->close_after = true; /* a NUL: read as a broken head */
+    if (!good_header(name, name_n, value, value ? value_n : 0)) r->close_after = true; /* read as: malformed */
     return MHD_YES;
 }
 
@@ -89,7 +99,7 @@ static bool head(is_request *r, const char *version)
         return refuse(r, "headers");
     }
     if (r->close_after) {
-        is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "a header has a NUL in it");
+        is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "a header is malformed");
         return refuse(r, "headers");
     }
     return framing(r);
@@ -358,7 +368,7 @@ static bool size(is_request *r)
 {
     uint64_t max = r->server->config->max_body;
     if (!r->sizes_known || r->body_said <= max) return true;
-    r->too_big = true;
+    r->close_after = false;
     is_reply_error(r, 413, "invalid_request_error", "request_too_large", NULL, "the body has %llu bytes, at most %llu are read (max_body)",
                    (unsigned long long)r->body_said, (unsigned long long)max);
     return refuse(r, "body");

@@ -2,6 +2,7 @@
  * somebody too slow with a request, has a stream been silent for long. libmicrohttpd sees none of this while a connection sleeps. */
 #include <poll.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -58,6 +59,16 @@ static void look(struct is_http *h, is_request *r, bool hung_up, double now)
     if (streaming) is_request_ping(r, now);
 }
 
+/* A request that breaks off: the client will send no more, and all that it sent was read. libmicrohttpd would wait. Seen twice, as what
+ * was read a moment ago may be a whole request that is just being taken apart. */
+static void broken_off(is_conn *c, bool no_more)
+{
+    int left = 1;
+    no_more = no_more && ioctl(c->fd, FIONREAD, &left) == 0 && left == 0;
+    if (no_more && c->no_more) cut(c);
+    c->no_more = no_more;
+}
+
 static void look_at_all(struct is_http *h)
 {
     struct pollfd *fds = h->watch_fds;
@@ -68,16 +79,19 @@ static void look_at_all(struct is_http *h)
     for (uint32_t i = 0; i < h->n_slots; i++) {
         is_conn *c = &h->conns[i];
         if (c->fd < 0) continue;
-        if (c->state == CONN_IDLE || c->state == CONN_READ) {
-            deadline(h, c, now);
-        } else if (c->request) {
-            fds[n] = (struct pollfd){ .fd = c->fd, .events = POLLRDHUP };
-            at[n++] = i;
-        }
+        if (c->state == CONN_IDLE || c->state == CONN_READ) deadline(h, c, now);
+        fds[n] = (struct pollfd){ .fd = c->fd, .events = POLLRDHUP };
+        at[n++] = i;
     }
     if (n && poll(fds, n, 0) >= 0)
-        for (uint32_t i = 0; i < n; i++)
-            look(h, h->conns[at[i]].request, fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR), now);
+        for (uint32_t i = 0; i < n; i++) {
+            is_conn *c = &h->conns[at[i]];
+            bool no_more = fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR);
+            if (c->state == CONN_IDLE || c->state == CONN_READ)
+                broken_off(c, no_more);
+            else if (c->request)
+                look(h, c->request, no_more, now);
+        }
     uint32_t open = h->n_open;
     pthread_mutex_unlock(&h->lock);
     if (h->s->metrics) is_metric_set(h->s->metrics, IS_M_HTTP_OPEN, NULL, NULL, open);
