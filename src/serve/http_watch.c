@@ -1,6 +1,7 @@
 /* http_watch.c - one thread that looks at every connection a few times a second: has the client of a running request hung up, is
  * somebody too slow with a request, has a stream been silent for long. libmicrohttpd sees none of this while a connection sleeps. */
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -23,9 +24,13 @@ void is_conn_cut(is_request *r)
 /* Too slow with its request: said where that can be said in plain, then cut. Nothing else writes in this state. */
 static void too_slow(struct is_http *h, is_conn *c)
 {
-    static const char text[] = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 114\r\n\r\n"
-                               "{\"error\":{\"message\":\"the request took too long to arrive (read_s)\",\"type\":\"timeout\",\"param\":null,\"code\":\"timeout\"}}";
-    if (!h->cert && c->state == CONN_READ) (void)!send(c->fd, text, sizeof text - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    static const char why[] = "{\"error\":{\"message\":\"the request took too long to arrive (read_s)\",\"type\":\"timeout\","
+                              "\"param\":null,\"code\":\"timeout\"}}";
+    char text[400];
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                     sizeof why - 1, why);
+    if (!h->cert && c->state == CONN_READ) (void)!send(c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (h->s->metrics && c->state == CONN_READ) is_metric_add(h->s->metrics, IS_M_HTTP_REFUSED, "slow", NULL, 1);
     cut(c);
 }
