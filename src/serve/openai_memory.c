@@ -1,0 +1,264 @@
+/* openai_memory.c - the `memory` object: what a request may say of it, and what an answer says (docs/server.md). */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/openai.h"
+
+enum { K_MOST = 1000 };
+
+/* ---- Asked --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct asked {
+    is_oa_ask *a;
+    is_oa_fault *f;
+    const char *param;         /* "memory.k" */
+} asked;
+
+static bool read_choice(asked *m, json_t *v, const char *const *names, int *out)
+{
+    const char *s = json_string_value(v);
+    char all[80] = "";
+
+    for (int i = 0; names[i]; i++) {
+        const size_t n = strlen(all);
+
+        if (s && strcmp(s, names[i]) == 0) {
+            *out = i;
+            return true;
+        }
+        snprintf(all + n, sizeof all - n, "%s%s", i ? (names[i + 1] ? ", " : " or ") : "", names[i]);
+    }
+    return is_oa_refuse(m->f, NULL, m->param, "%s must be %s", m->param, all);
+}
+
+static bool read_mode(asked *m, json_t *v)
+{
+    static const char *const names[] = { "kv", "text", "none", NULL }; /* INFERSCALE_MODE_* in order */
+
+    if (!read_choice(m, v, names, &m->a->o.ask.mode)) return false;
+    m->a->memory_named |= m->a->o.ask.mode != INFERSCALE_MODE_NONE;
+    return true;
+}
+
+static bool read_layout(asked *m, json_t *v)
+{
+    static const char *const names[] = { "turns", "front", NULL };
+
+    return read_choice(m, v, names, &m->a->o.layout);
+}
+
+static bool read_on_full(asked *m, json_t *v)
+{
+    static const char *const names[] = { "refuse", "drop", NULL };
+
+    return read_choice(m, v, names, &m->a->o.on_full);
+}
+
+static bool read_count(asked *m, json_t *v, json_int_t least, uint32_t *out)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < least || json_integer_value(v) > K_MOST)
+        return is_oa_refuse(m->f, NULL, m->param, "%s must be a whole number from %d to %d", m->param, (int)least, K_MOST);
+    *out = (uint32_t)json_integer_value(v);
+    m->a->memory_named = true;
+    return true;
+}
+
+static bool read_k(asked *m, json_t *v) { return read_count(m, v, 1, &m->a->o.ask.k); }
+
+static bool read_repair(asked *m, json_t *v) { return read_count(m, v, 0, &m->a->o.ask.repair); }
+
+static bool read_threshold(asked *m, json_t *v)
+{
+    if (!json_is_number(v)) return is_oa_refuse(m->f, NULL, m->param, "%s must be a number", m->param);
+    m->a->recall.has_threshold = 1;
+    m->a->recall.threshold = json_number_value(v);
+    m->a->o.ask.recall = &m->a->recall;
+    m->a->memory_named = true;
+    return true;
+}
+
+/* Ids are decimal numbers in strings; numbers are taken too. */
+static bool read_id(json_t *v, int64_t *out)
+{
+    const char *s = json_string_value(v);
+    char *end;
+
+    if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+    } else {
+        if (!s || *s < '0' || *s > '9') return false;
+        errno = 0;
+        *out = strtoll(s, &end, 10);
+        if (errno || *end) return false;
+    }
+    return *out > 0;
+}
+
+static bool read_ids(asked *m, json_t *v)
+{
+    const size_t n = json_array_size(v);
+    int64_t *ids;
+
+    if (n == 0 || n > K_MOST) return is_oa_refuse(m->f, NULL, m->param, "%s must be a list of 1 to %d ids", m->param, K_MOST);
+    ids = is_oa_keep(m->a, n * sizeof *ids);
+    if (!ids) return is_oa_no_memory(m->f);
+    for (size_t i = 0; i < n; i++) {
+        if (!read_id(json_array_get(v, i), &ids[i]))
+            return is_oa_refuse(m->f, NULL, m->param, "%s[%zu] must be the id of a fact, as \"12\"", m->param, i);
+        for (size_t j = 0; j < i; j++)
+            if (ids[j] == ids[i]) return is_oa_refuse(m->f, NULL, m->param, "%s[%zu] is there twice", m->param, i);
+    }
+    m->a->o.ids = ids;
+    m->a->o.n_ids = n;
+    m->a->memory_named = true;
+    return true;
+}
+
+static bool read_date(asked *m, json_t *v, int64_t *out)
+{
+    if (json_is_integer(v)) *out = json_integer_value(v);
+    if (json_is_integer(v) || (json_is_string(v) && is_date_parse(json_string_value(v), out) == 0)) return true;
+    return is_oa_refuse(m->f, NULL, m->param,
+                        "%s must be a date such as \"2024-05-01\" or \"2024-05-01T13:56:00Z\", or epoch seconds", m->param);
+}
+
+static bool read_metadata(asked *m, json_t *v)
+{
+    is_buf text = IS_BUF_INIT;
+    size_t n;
+
+    if (!json_is_object(v)) return is_oa_refuse(m->f, NULL, m->param, "%s must be an object", m->param);
+    n = json_dumpb(v, NULL, 0, JSON_COMPACT);
+    if (!n || !is_buf_reserve(&text, n + 1)) return is_oa_no_memory(m->f);
+    json_dumpb(v, (char *)text.data, n, JSON_COMPACT);
+    text.len = n;
+    m->a->recall.metadata = is_oa_keep_buf(m->a, &text);
+    return m->a->recall.metadata ? true : is_oa_no_memory(m->f);
+}
+
+static bool read_filters(asked *m, json_t *v)
+{
+    inferscale_recall_options *r = &m->a->recall;
+    const char *name;
+    json_t *x;
+
+    if (!json_is_object(v)) return is_oa_refuse(m->f, NULL, m->param, "%s must be an object", m->param);
+    json_object_foreach(v, name, x)
+    {
+        char param[120];
+        asked one = { m->a, m->f, param };
+        bool ok;
+
+        snprintf(param, sizeof param, "%s.%.60s", m->param, name);
+        if (json_is_null(x)) continue;
+        if (strcmp(name, "metadata") == 0) ok = read_metadata(&one, x);
+        else if (strcmp(name, "from") == 0) ok = read_date(&one, x, &r->from);
+        else if (strcmp(name, "to") == 0) ok = read_date(&one, x, &r->to);
+        else if (strcmp(name, "as_of") == 0) ok = read_date(&one, x, &r->as_of);
+        else
+            ok = is_oa_refuse(m->f, "unknown_parameter", param, "%s is not known; there are metadata, from, to and as_of",
+                              param);
+        if (!ok) return false;
+    }
+    m->a->o.ask.recall = r;
+    m->a->memory_named = true;
+    return true;
+}
+
+/* Whose memory: the server's scope reader looks at these (scope.h). */
+static bool read_name(asked *m, json_t *v) { return true; }
+
+static const struct { const char *name; bool (*read)(asked *m, json_t *v); } members[] = {
+    { "user_id", read_name }, { "agent_id", read_name }, { "run_id", read_name }, { "app_id", read_name },
+    { "mode", read_mode }, { "k", read_k }, { "threshold", read_threshold }, { "repair", read_repair }, { "ids", read_ids },
+    { "filters", read_filters }, { "layout", read_layout }, { "on_full", read_on_full },
+};
+
+bool is_oa_read_memory(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f)
+{
+    const char *member;
+    json_t *x;
+
+    if (!json_is_object(v)) return is_oa_refuse(f, NULL, name, "memory must be an object");
+    json_object_foreach(v, member, x)
+    {
+        char param[80];
+        asked m = { a, f, param };
+        size_t i = 0;
+
+        snprintf(param, sizeof param, "memory.%.60s", member);
+        while (i < sizeof members / sizeof *members && strcmp(members[i].name, member) != 0) i++;
+        if (i == sizeof members / sizeof *members)
+            return is_oa_refuse(f, "unknown_parameter", param, "%s is not a member of memory", param);
+        if (!json_is_null(x) && !members[i].read(&m, x)) return false;
+    }
+    if (a->o.n_ids && (a->o.ask.recall || json_is_integer(json_object_get(v, "k"))))
+        return is_oa_refuse(f, NULL, "memory.ids",
+                            "memory.ids are used as they are: k, threshold and filters cannot be beside them");
+    return true;
+}
+
+/* ---- Answered ------------------------------------------------------------------------------------------------------------ */
+
+static const char *mode_name(int mode)
+{
+    return mode == INFERSCALE_MODE_KV ? "kv" : mode == INFERSCALE_MODE_TEXT ? "text" : "none";
+}
+
+static const char *source_name(int source)
+{
+    return source == INFERSCALE_SOURCE_STORED ? "stored" : source == INFERSCALE_SOURCE_RESIDENT ? "resident" : "computed";
+}
+
+static json_t *facts_of(const inferscale_answer *ans)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; list && i < ans->n_facts; i++) {
+        const inferscale_used *u = &ans->facts[i];
+        char id[24];
+
+        snprintf(id, sizeof id, "%lld", (long long)u->id);
+        json_array_append_new(list,
+                              json_pack("{s:s, s:i, s:f, s:i, s:s, s:s}", "id", id, "version", u->version, "score", u->score,
+                                        "tokens", (int)u->tokens, "source", source_name(u->source), "policy", u->policy));
+    }
+    return list;
+}
+
+static void add_time(json_t *times, const char *name, double ms)
+{
+    json_object_set_new(times, name, json_real((double)(int64_t)(ms * 1000) / 1000));
+}
+
+static json_t *times_of(const inferscale_answer *ans, bool whole)
+{
+    json_t *t = json_object();
+
+    if (!t) return NULL;
+    add_time(t, "embed_ms", ans->embed_ms);
+    add_time(t, "recall_ms", ans->recall_ms);
+    add_time(t, "plan_ms", ans->plan_ms);
+    add_time(t, "compose_ms", ans->compose_ms);
+    add_time(t, "inject_ms", ans->inject_ms);
+    add_time(t, "question_ms", ans->question_ms);
+    if (!whole) return t;
+    add_time(t, "ttft_ms", ans->ttft_ms);
+    add_time(t, "total_ms", ans->total_ms);
+    return t;
+}
+
+json_t *is_oa_memory_of(const is_oa_ask *a, const inferscale_answer *ans, bool whole)
+{
+    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, s:{s:i, s:i, s:i}, s:i, s:i, s:s, s:o}", "asked",
+                     mode_name(a->o.ask.mode), "mode", mode_name(ans->mode), "header", ans->header ? ans->header : "none",
+                     "facts", facts_of(ans), "tokens", "prompt", (int)ans->tokens_prompt, "computed", (int)ans->tokens_computed,
+                     "injected", (int)ans->tokens_injected, "resident", (int)ans->tokens_resident, "placed", "kept",
+                     (int)ans->n_placed_kept, "new", (int)ans->n_placed_new, "lost", (int)ans->n_placed_lost, "dropped",
+                     (int)ans->n_dropped, "turns_dropped", (int)ans->n_turns_dropped, "fallback",
+                     ans->fallback ? ans->fallback : "", "timings", times_of(ans, whole));
+}
