@@ -355,7 +355,7 @@ static void compare_ids(model *m, int owner, int policy /* -1: embeddings */)
     size_t n = 0, at = 0;
 
     if (policy < 0) OK(is_bank_unembedded(m->k->bank, &m->p[owner], kit_model, 0, 0, &ids, &n));
-    else OK(is_bank_unencoded(m->k->bank, &m->p[owner], kit_model, policies[policy], 0, 0, &ids, &n));
+    else OK(is_bank_unencoded(m->k->bank, &m->p[owner], kit_model, policies[policy], 0, 0, 0, &ids, &n));
     for (int i = 0; i < m->n_items; i++) {
         m_item *x = &m->items[i];
         bool has = policy < 0 && x->embedded;

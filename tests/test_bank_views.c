@@ -42,7 +42,7 @@ static bool unencoded(bank_kit *k, const is_partition *p, const char *policy, in
     size_t n = 0;
     bool there;
 
-    OK(is_bank_unencoded(k->bank, p, kit_model, policy, 0, 0, &ids, &n));
+    OK(is_bank_unencoded(k->bank, p, kit_model, policy, 0, 0, 0, &ids, &n));
     there = listed(ids, n, id);
     is_free(ids);
     return there;
@@ -126,19 +126,29 @@ static void test_what_waits(void **state)
     assert_true(n == 2 && ids[0] == t && ids[1] == over[1].id);
     is_free(ids);
     for (int with_policy = 0; with_policy < 2; with_policy++) {
-        OK(is_bank_unencoded(k->bank, &k->pa, kit_model, with_policy ? "header" : NULL, 0, 0, &ids, &n));
+        OK(is_bank_unencoded(k->bank, &k->pa, kit_model, with_policy ? "header" : NULL, 0, 0, 0, &ids, &n));
         assert_true(n == 2 && ids[0] == a && ids[1] == b);
         is_free(ids);
-        OK(is_bank_count_unencoded(k->bank, &k->pa, kit_model, with_policy ? "header" : NULL, 0, &w));
+        OK(is_bank_count_unencoded(k->bank, &k->pa, kit_model, with_policy ? "header" : NULL, 0, 0, &w));
         assert_int_equal(w.n, 2);
     }
-    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "header", a, 0, &ids, &n));
+    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "header", 0, a, 0, &ids, &n));
     assert_true(n == 1 && ids[0] == b);
     is_free(ids);
-    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "header", b, 0, &ids, &n));
+    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "header", 0, b, 0, &ids, &n));
     assert_true(n == 0);
     is_free(ids);
-    OK(is_bank_count_unencoded(k->bank, NULL, NULL, NULL, a, &w));
+    OK(is_bank_count_unencoded(k->bank, NULL, NULL, NULL, 0, a, &w));
+    assert_int_equal(w.n, 1);
+    OK(kit_segment_put(k, &k->pa, a, "page:8/1", 1, NULL, 0));
+    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "page:8/1", 0, 0, 0, &ids, &n));
+    assert_true(n == 1 && ids[0] == b);
+    is_free(ids);
+    OK(is_bank_unencoded(k->bank, &k->pa, kit_model, "page:8/1", 1, 0, 0, &ids, &n)); /* every fact's, behind the header too */
+    assert_true(n == 2 && ids[0] == a && ids[1] == b);
+    is_free(ids);
+    OK(kit_segment_put(k, &k->pa, a, "header", 2, NULL, 0));
+    OK(is_bank_count_unencoded(k->bank, &k->pa, kit_model, "page:8/1", 1, 0, &w));
     assert_int_equal(w.n, 1);
 }
 
@@ -445,7 +455,7 @@ static is_status many_calls(bank_kit *k, int64_t a, int64_t b, is_names *stale)
     else assert_null(l);
     if (st == INFERSCALE_OK) st = is_bank_segments(k->bank, &k->pa, kit_model, NULL, a, &rows, &n);
     is_free(rows);
-    if (st == INFERSCALE_OK) st = is_bank_unencoded(k->bank, &k->pa, kit_model, NULL, 0, 0, &ids, &n);
+    if (st == INFERSCALE_OK) st = is_bank_unencoded(k->bank, &k->pa, kit_model, NULL, 0, 0, 0, &ids, &n);
     is_free(ids);
     ids = NULL;
     if (st == INFERSCALE_OK) st = is_bank_unembedded(k->bank, &k->pa, kit_model, 0, 0, &ids, &n);

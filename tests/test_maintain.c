@@ -236,6 +236,11 @@ static void page_foreign(void)
     store_sql(home, "INSERT INTO page_facts(partition_id, page_id, slot, item_id, version, lead) SELECT partition_id, 88888, 0, id, version, 0"
                     " FROM items WHERE kind = 1 LIMIT 1");
 }
+static void page_leads_itself(void)
+{
+    store_sql(home, "INSERT INTO page_facts(partition_id, page_id, slot, item_id, version, lead) SELECT partition_id, page_id, 1000, item_id,"
+                    " version, 1 FROM page_facts WHERE lead = 0 ORDER BY page_id, slot LIMIT 1");
+}
 static void page_twice(void)
 {
     store_sql(home, "INSERT INTO pages(partition_id, fingerprint, policy, lane, open) SELECT id, zeroblob(32), 'page:4', 0, 0 FROM partitions"
@@ -302,7 +307,8 @@ static const damage damages[] = {
     { "embedding-rotten", embedding_flipped, MENDED }, { "embedding-rotten", embedding_rescaled, MENDED },
     { "embedding-rotten", embedding_of_another, MENDED },
     { "placement-stale", placement_stale, MENDED }, { "page-foreign", page_foreign, MENDED },
-    { "page-twice", page_twice, MENDED },           { "doomed-named", doomed_named, BY_OPENING },
+    { "page-twice", page_twice, MENDED },           { "page-leads-itself", page_leads_itself, MENDED },
+              { "doomed-named", doomed_named, BY_OPENING },
     { "bank-index", index_wrong, MENDED },          { "text-rotten", text_rotten, LEFT },
     { "fact-without-text", fact_without_text, LEFT }, { "turn-without-text", turn_without_text, LEFT },
     { "version-ahead", version_ahead, LEFT },       { "source-missing", source_missing, LEFT },

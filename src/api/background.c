@@ -106,7 +106,8 @@ static is_status count_part(is_background *b, is_bg_part *part, int stage)
     is_waiting w = { 0 };
 
     if (stage == IS_STAGE_EMBED) IS_TRY(is_bank_count_unembedded(b->bank, &p, is_bg_view(b, stage), part->done[stage], &w));
-    else IS_TRY(is_bank_count_unencoded(b->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, part->done[stage], &w));
+    else IS_TRY(is_bank_count_unencoded(b->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, is_bg_policy(b, stage)->header_one_in,
+                                         part->done[stage], &w));
     part->n[stage] = w.n < UINT32_MAX ? (uint32_t)w.n : UINT32_MAX;
     return INFERSCALE_OK;
 }

@@ -155,7 +155,8 @@ is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n
     b->dropped = false;
     IS_TRY(is_bank_partition_by_id(b->bank, part->id, &p));
     if (stage == IS_STAGE_EMBED) st = is_bank_unembedded(b->bank, &p, is_bg_view(b, stage), part->done[stage], most, &ids, &n);
-    else st = is_bank_unencoded(b->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, part->done[stage], most, &ids, &n);
+    else st = is_bank_unencoded(b->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, is_bg_policy(b, stage)->header_one_in,
+                                part->done[stage], most, &ids, &n);
     if (st == INFERSCALE_OK && n > 0) {
         st = stage == IS_STAGE_EMBED ? embed_ids(b, &p, ids, n) : encode_ids(b, stage, &p, ids, n, part);
         if (b->dropped) s->slice = n > 1 ? n / 2 : 1;

@@ -120,7 +120,8 @@ is_status is_handle_embed_again(inferscale *is, const is_partition *p, inferscal
 static is_status fact_ids(work *w, const is_policy *policy, int64_t **ids, size_t *n)
 {
     if (w->o->again) return all_ids(w, INFERSCALE_FACTS, ids, n);
-    return is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, 0, 0, ids, n);
+    return is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, policy->header_one_in, 0, 0,
+                             ids, n);
 }
 
 static is_status on_facts(void *ctx, size_t n, const char *what)

@@ -40,9 +40,10 @@ static is_status count(inferscale *is, const is_partition *part, inferscale_enco
 
     IS_TRY(is_bank_count_unembedded(bank, p, embedder ? is_embedder_fingerprint(embedder) : NULL, 0, &e));
     if (can_inject)
-        IS_TRY(is_bank_count_unencoded(bank, p, profile ? profile->fingerprint : NULL, profile ? is->policy.name : NULL, 0, &k));
+        IS_TRY(is_bank_count_unencoded(bank, p, profile ? profile->fingerprint : NULL, profile ? is->policy.name : NULL,
+                                       profile ? is->policy.header_one_in : 0, 0, &k));
     if (profile && can_inject && is_handle_policies(is, INFERSCALE_STAGE_REFINE, refine) > 0)
-        IS_TRY(is_bank_count_unencoded(bank, p, profile->fingerprint, refine[0].name, 0, &r));
+        IS_TRY(is_bank_count_unencoded(bank, p, profile->fingerprint, refine[0].name, refine[0].header_one_in, 0, &r));
     out->n_unrefined = r.n;
     out->model_known = profile != NULL;
     out->n_unembedded = e.n;
@@ -91,7 +92,7 @@ static is_status is_done(inferscale *is, const inferscale_scope *scope, const in
     *done = s->n_unembedded + s->n_unencoded <= s->n_passed;
     if (s->model_known || !*done) return INFERSCALE_OK;
     IS_TRY(find(is, scope, &p, &there));
-    if (there) IS_TRY(is_bank_count_unencoded(is->background->bank, p.id ? &p : NULL, nobody, "", 0, &w)); /* all facts */
+    if (there) IS_TRY(is_bank_count_unencoded(is->background->bank, p.id ? &p : NULL, nobody, "", 0, 0, &w)); /* all facts */
     *done = w.n == 0;
     return INFERSCALE_OK;
 }

@@ -85,18 +85,21 @@ is_status is_bank_partition_by_id(is_bank *b, int64_t id, is_partition *out)
 /* ---- What waits ----------------------------------------------------------------------------------------------------------- */
 
 /* One wording for lists and counts: they must agree, or somebody waits for what nobody does. ?1 partition, ?2 after id, ?3 now,
- * ?4 fingerprint (NULL: any), ?5 policy (NULL: any that may be served). Nobody asks for what is over. */
+ * ?4 fingerprint (NULL: any), ?5 policy (NULL: any that may be served), ?6: one fact in so many must have rows behind the bare header
+ * too. Nobody asks for what is over. */
 #define NO_EMBEDDING                                                                                                           \
     " i.withdrawn = 0 AND NOT EXISTS(SELECT 1 FROM embeddings e WHERE e.partition_id = i.partition_id AND e.item_id = i.id"    \
     " AND e.fingerprint = ifnull(?4, e.fingerprint) AND e.version = i.version) AND NOT EXISTS(SELECT 1 FROM fact_versions o"   \
     " WHERE o.partition_id = i.partition_id AND o.item_id = i.id AND o.version = i.version AND o.expires <> 0 AND"             \
     " o.expires <= ?3)"
+#define NO_ROWS(policy)                                                                                                        \
+    " NOT EXISTS(SELECT 1 FROM segments s WHERE s.partition_id = i.partition_id AND s.item_id = i.id AND s.version = i.version" \
+    " AND s.fingerprint = ifnull(?4, s.fingerprint) AND " policy ")"
 #define NO_SEGMENT                                                                                                             \
-    " i.kind = 1 AND NOT EXISTS(SELECT 1 FROM segments s WHERE s.partition_id = i.partition_id AND s.item_id = i.id"           \
-    " AND s.version = i.version AND s.fingerprint = ifnull(?4, s.fingerprint) AND s.policy = ifnull(?5, s.policy) AND"         \
-    " (?5 IS NOT NULL OR s.lead = 0)) AND NOT EXISTS(SELECT 1 FROM fact_versions o WHERE o.partition_id = i.partition_id AND"  \
-    " o.item_id = i.id AND o.version = i.version AND ((o.expires <> 0 AND o.expires <= ?3) OR (o.valid_to <> 0 AND"            \
-    " o.valid_to <= ?3)))"
+    " i.kind = 1 AND (" NO_ROWS("s.policy = ifnull(?5, s.policy) AND (?5 IS NOT NULL OR s.lead = 0)")                          \
+    " OR (one_in(i.id, ?6) AND" NO_ROWS("s.policy = 'header'") "))"                                                            \
+    " AND NOT EXISTS(SELECT 1 FROM fact_versions o WHERE o.partition_id = i.partition_id AND o.item_id = i.id AND"             \
+    " o.version = i.version AND ((o.expires <> 0 AND o.expires <= ?3) OR (o.valid_to <> 0 AND o.valid_to <= ?3)))"
 #define WRITTEN                                                                                                                \
     "ifnull(min(ifnull((SELECT f.write_time FROM fact_versions f WHERE f.partition_id = i.partition_id AND f.item_id = i.id"   \
     " AND f.version = i.version), (SELECT t.write_time FROM turns t WHERE t.partition_id = i.partition_id AND"                 \
@@ -136,7 +139,7 @@ is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fi
 }
 
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                            int64_t after_id, size_t limit, int64_t **ids, size_t *n)
+                            uint32_t header_one_in, int64_t after_id, size_t limit, int64_t **ids, size_t *n)
 {
     is_status st;
     sql q;
@@ -144,9 +147,10 @@ is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fin
     *ids = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT i.id" ONE_PARTITION NO_SEGMENT " ORDER BY i.id LIMIT ?6");
+    q = sql_open(b, "SELECT i.id" ONE_PARTITION NO_SEGMENT " ORDER BY i.id LIMIT ?7");
     bind_what(&q, p, after_id, fingerprint);
     sql_text_or_null(&q, policy);
+    sql_i64(&q, header_one_in);
     bind_limit(&q, limit);
     st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);
@@ -178,8 +182,8 @@ is_status is_bank_count_unembedded(is_bank *b, const is_partition *p, const uint
     return st;
 }
 
-is_status is_bank_count_unencoded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy, int64_t after_id,
-                                  is_waiting *out)
+is_status is_bank_count_unencoded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy,
+                                  uint32_t header_one_in, int64_t after_id, is_waiting *out)
 {
     is_status st;
     sql q;
@@ -190,6 +194,7 @@ is_status is_bank_count_unencoded(is_bank *b, const is_partition *p, const uint8
           : sql_open(b, "SELECT count(*), " WRITTEN ALL_PARTITIONS NO_SEGMENT);
     bind_what(&q, p, after_id, fingerprint);
     sql_text_or_null(&q, policy);
+    sql_i64(&q, header_one_in);
     st = read_waiting(&q, out);
     bank_unlock(b);
     return st;

@@ -239,21 +239,22 @@ typedef struct is_partition_mark { int64_t id, epoch, revision; } is_partition_m
 is_status is_bank_partition_marks(is_bank *b, is_partition_mark **out, size_t *n);
 is_status is_bank_partition_by_id(is_bank *b, int64_t id, is_partition *out); /* E_NOTFOUND */
 
+bool is_bank_one_in(int64_t id, uint32_t n); /* is it one of those, about one id in n? n = 0: none is */
 /* Items (unencoded: facts) whose current version has no embedding under the fingerprint, no segment under fingerprint and policy
  * (NULL: none that may be served). Left out: withdrawn turns, what has expired, for segments also what does not hold any more
- * (valid_to). In id order, of ids greater than after_id (ids grow: work that is done need not be looked at again), at most limit
+ * (valid_to). header_one_in: one fact in so many (is_bank_one_in) must have a segment under "header" too; 0 = none. In id order, of ids greater than after_id (ids grow: work that is done need not be looked at again), at most limit
  * (0 = all). *ids is is_free'd. */
 is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id,
                              size_t limit, int64_t **ids, size_t *n);
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                            int64_t after_id, size_t limit, int64_t **ids, size_t *n);
+                            uint32_t header_one_in, int64_t after_id, size_t limit, int64_t **ids, size_t *n);
 /* How many of a partition's (NULL: of all) wait so, and when the oldest of them was written (0 = none waits).
  * fingerprint NULL: those without any embedding, without KV of any model; policy NULL: of any policy. Costs a look at every item
  * after after_id. */
 typedef struct is_waiting { uint64_t n; int64_t oldest; } is_waiting;
 is_status is_bank_count_unembedded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, int64_t after_id, is_waiting *out);
-is_status is_bank_count_unencoded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy, int64_t after_id,
-                                  is_waiting *out);
+is_status is_bank_count_unencoded(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy,
+                                  uint32_t header_one_in, int64_t after_id, is_waiting *out);
 
 /* For a store with work in the background: locks of other connections are waited for in steps of 0.2 ms, and no longer when *stop
  * (may be NULL; must outlive the bank) is set: E_BUSY. */

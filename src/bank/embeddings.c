@@ -7,37 +7,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-/* ---- Their checksums ------------------------------------------------------------------------------------------------------- */
-
-/* vector_sum(item, version, scale, q). The item is in it: a vector that came to stand beside another item is wrong too. NULL (no column
- * allows it, nothing equals it) for what no vector is. */
-static void vector_sum(sqlite3_context *c, int n, sqlite3_value **v)
-{
-    uint8_t head[32] = { 0 };
-    const double scale = sqlite3_value_double(v[2]);
-    const int64_t item = sqlite3_value_int64(v[0]), version = sqlite3_value_int64(v[1]);
-    const void *q = sqlite3_value_blob(v[3]);
-    uint64_t sum;
-
-    if (!q) {
-        sqlite3_result_null(c);
-        return;
-    }
-    sum = is_checksum(q, (size_t)sqlite3_value_bytes(v[3]));
-    memcpy(head, &item, sizeof item);
-    memcpy(head + 8, &version, sizeof version);
-    memcpy(head + 16, &scale, sizeof scale);
-    memcpy(head + 24, &sum, sizeof sum);
-    sqlite3_result_int64(c, (int64_t)is_checksum(head, sizeof head));
-}
-
-int bank_add_functions(sqlite3 *db)
-{
-    return sqlite3_create_function(db, "vector_sum", 4, SQLITE_UTF8 | SQLITE_DETERMINISTIC, NULL, vector_sum, NULL, NULL);
-}
-
-/* ---- Writing ----------------------------------------------------------------------------------------------------------------- */
-
 static is_status why_not_put(is_bank *b, const is_partition *p, int64_t id)
 {
     is_status st;
@@ -101,8 +70,6 @@ is_status is_bank_put_embeddings(is_bank *b, const is_partition *p, const uint8_
     if (st == INFERSCALE_OK && done) st = bank_touch(b, p, false);
     return bank_end_lazy(b, st);
 }
-
-/* ---- Reading ----------------------------------------------------------------------------------------------------------------- */
 
 is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t id, int8_t **q,
                                 uint32_t *dim, float *scale)

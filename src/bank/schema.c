@@ -159,7 +159,7 @@ static const char version_3[] =
     "  write_time INTEGER NOT NULL,"
     "  PRIMARY KEY(partition_id, hash)) WITHOUT ROWID;";
 
-/* Version 4: a vector has a checksum, so that fsck sees a changed value inside one. vector_sum (embeddings.c) is ours; vectors that are
+/* Version 4: a vector has a checksum, so that fsck sees a changed value inside one. vector_sum (functions.c) is ours; vectors that are
  * there get theirs as they are. */
 static const char version_4[] =
     "ALTER TABLE embeddings ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;" /* XXH3-64 of item, version, scale and q */

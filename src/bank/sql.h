@@ -71,7 +71,7 @@ is_status sql_end(sql *q);
 is_status sql_run(sql *q, int64_t *changes /* may be NULL */); /* steps to the end and ends: for writes */
 int64_t sql_one_i64(sql *q, int64_t none, is_status *st);      /* the first column of the first row, or none; ends */
 
-int bank_add_functions(sqlite3 *db); /* what our statements call (embeddings.c); an SQLite result code */
+int bank_add_functions(sqlite3 *db); /* vector_sum and one_in (functions.c); an SQLite result code */
 
 /* Checks of what callers hand in (check.c). which: 0-based, for the sentence ("fact 3: ..."). */
 is_status bank_check_scope(const inferscale_scope *scope);

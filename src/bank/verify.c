@@ -190,6 +190,10 @@ static const check checks[] = {
       "SELECT 1 FROM page_facts f2 JOIN pages g2 ON g2.id = f2.page_id WHERE f2.lead = 0 AND f2.item_id = f.item_id AND f2.version ="
       " f.version AND g2.partition_id = g.partition_id AND g2.fingerprint = g.fingerprint AND g2.policy = g.policy AND g2.lane = g.lane"
       " AND (g2.id < g.id OR (g2.id = g.id AND f2.slot < f.slot))))", false },
+    { "page-leads-itself", "SELECT 0, printf('fact %d stands in page %d among what leads it too: its KV saw its own text', f.item_id,"
+      " f.page_id) FROM page_facts f GROUP BY f.page_id, f.item_id, f.version HAVING count(*) > 1 AND max(f.lead) = 1",
+      "DELETE FROM pages WHERE id IN (SELECT f.page_id FROM page_facts f GROUP BY f.page_id, f.item_id, f.version HAVING count(*) > 1 AND"
+      " max(f.lead) = 1)", false },
     { "doomed-named", "SELECT 0, printf('segment %s... is both in use and to be removed', lower(substr(hex(d.name), 1, 16))) FROM doomed d"
       " WHERE EXISTS(SELECT 1 FROM segments s WHERE s.partition_id = d.partition_id AND s.name = d.name)",
       "DELETE FROM doomed AS d WHERE EXISTS(SELECT 1 FROM segments s WHERE s.partition_id = d.partition_id AND s.name = d.name)", false },

@@ -106,9 +106,7 @@ is_status is_policy_parse(const char *text, is_policy *out)
 
 bool is_policy_takes_header(const is_policy *policy, int64_t fact_id)
 {
-    uint64_t h = (uint64_t)fact_id * 0x9e3779b97f4a7c15u; /* Fibonacci hashing: neighbouring ids spread evenly */
-
-    return policy->header_one_in > 0 && (h >> 33) % policy->header_one_in == 0;
+    return is_bank_one_in(fact_id, policy->header_one_in);
 }
 
 /* ---- Contexts ------------------------------------------------------------------------------------------------------------ */

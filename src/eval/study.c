@@ -79,7 +79,8 @@ is_status study_encode(study *s)
         size_t n = 0;
         is_status st;
 
-        IS_TRY(is_bank_unencoded(enc.bank, &s->l->partition, enc.profile->fingerprint, job.policy->name, 0, 0, &ids, &n));
+        IS_TRY(is_bank_unencoded(enc.bank, &s->l->partition, enc.profile->fingerprint, job.policy->name, job.policy->header_one_in, 0, 0,
+                                 &ids, &n));
         st = is_encode_facts(&enc, &s->l->partition, ids, n, &job);
         is_free(ids);
         IS_TRY(st);
