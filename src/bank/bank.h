@@ -242,8 +242,8 @@ is_status is_bank_partition_by_id(is_bank *b, int64_t id, is_partition *out); /*
 bool is_bank_one_in(int64_t id, uint32_t n); /* is it one of those, about one id in n? n = 0: none is */
 /* Items (unencoded: facts) whose current version has no embedding under the fingerprint, no segment under fingerprint and policy
  * (NULL: none that may be served). Left out: withdrawn turns, what has expired, for segments also what does not hold any more
- * (valid_to). header_one_in: one fact in so many (is_bank_one_in) must have a segment under "header" too; 0 = none. In id order, of ids greater than after_id (ids grow: work that is done need not be looked at again), at most limit
- * (0 = all). *ids is is_free'd. */
+ * (valid_to). header_one_in: one fact in so many (is_bank_one_in) must have a segment under "header" too; 0 = none. In id order, of
+ * ids greater than after_id (ids grow: work that is done need not be looked at again), at most limit (0 = all). *ids is is_free'd. */
 is_status is_bank_unembedded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id,
                              size_t limit, int64_t **ids, size_t *n);
 is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
