@@ -132,7 +132,7 @@ void is_reply_json(is_request *r, int status, json_t *body)
 {
     text t = { 0 };
     struct MHD_Response *m = NULL;
-    if (body && json_dump_callback(body, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY) == 0)
+    if (body && json_dump_callback(body, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) == 0)
         m = MHD_create_response_from_buffer(t.n, t.p, MHD_RESPMEM_MUST_COPY);
     reply(r, status, "application/json", m, t.n);
     is_free(t.p);
@@ -375,7 +375,7 @@ void is_stream_end(is_request *r)
 bool is_stream_event(is_request *r, json_t *v)
 {
     text t = { 0 };
-    bool ok = v && add_text("data: ", 6, &t) == 0 && json_dump_callback(v, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY) == 0 &&
+    bool ok = v && add_text("data: ", 6, &t) == 0 && json_dump_callback(v, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) == 0 &&
               add_text("\n\n", 2, &t) == 0;
     json_decref(v);
     if (ok) ok = is_stream_write(r, t.p, t.n);

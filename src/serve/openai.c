@@ -93,7 +93,7 @@ static void list_models(is_server *s, is_request *r)
         if (name[n]) json_array_append_new(data, model_object(s, name + n));
         p += len + (p[len] == ',');
     }
-    json_array_append_new(data, model_object(s, embedder));
+    if (strcmp(embedder, s->model) != 0) json_array_append_new(data, model_object(s, embedder));
     is_reply_json(r, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
 }
 

@@ -1,5 +1,5 @@
-/* openai.h - the OpenAI face, as its files share it. A request is parsed as a whole before anything runs (no engine, no server: the parser is
- * fuzzed), then run, then replied:
+/* openai.h - the OpenAI face, as its files share it. A request is parsed as a whole before anything runs (no engine, no server:
+ * the parser is fuzzed), then run, then replied:
  *
  *   openai.c            routes, models
  *   openai_fields.c     the table of fields, of both kinds of completion: what is read, accepted, refused
@@ -28,7 +28,8 @@ typedef struct is_oa_fault {
 } is_oa_fault;
 
 /* Fills the fault in; false, so that a reader can `return is_oa_refuse(...)`. param NULL = none. */
-bool is_oa_refuse(is_oa_fault *f, const char *code, const char *param, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+bool is_oa_refuse(is_oa_fault *f, const char *code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 bool is_oa_no_memory(is_oa_fault *f);
 void is_oa_reply_fault(is_request *r, const is_oa_fault *f);
 
@@ -130,7 +131,8 @@ void is_oa_answer(is_server *s, is_request *r, is_oa_ask *a, const inferscale_sc
 
 /* openai_reply.c. All return new objects, or NULL when memory is out. What is handed over as delta or choices is taken. */
 json_t *is_oa_chunk(const is_oa_run *run, json_t *choices);
-/* A chunk of one choice, with the tokens that wait in c->tokens: a chat's delta, or a completion's text. finish NULL = it goes on. */
+/* A chunk of one choice, with the tokens that wait in c->tokens: a chat's delta, or a completion's text. finish NULL = it goes
+ * on. */
 json_t *is_oa_delta(is_oa_choice *c, json_t *delta, const char *finish);
 json_t *is_oa_piece(is_oa_choice *c, const char *text, size_t len, const char *finish); /* text, in the request's form */
 json_t *is_oa_usage(const is_oa_run *run);

@@ -1,5 +1,5 @@
-/* openai_fields.c - the fields of /v1/chat/completions and /v1/completions, one table: what is read and within which bounds, what is
- * accepted because it changes nothing, what is refused and why. A field that is not here is refused by its name. */
+/* openai_fields.c - the fields of /v1/chat/completions and /v1/completions, one table: what is read and within which bounds,
+ * what is accepted because it changes nothing, what is refused and why. A field that is not here is refused by its name. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,7 +65,8 @@ void is_oa_ask_free(is_oa_ask *a)
 static bool read_model(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f)
 {
     a->model = json_string_value(v);
-    return a->model && *a->model ? true : is_oa_refuse(f, NULL, name, "model must be the name of a model; GET /v1/models lists them");
+    return a->model && *a->model ? true
+                                 : is_oa_refuse(f, NULL, name, "model must be the name of a model; GET /v1/models lists them");
 }
 
 static bool add_stop(is_oa_ask *a, const char **stops, json_t *v, is_oa_fault *f)
@@ -179,7 +180,8 @@ static bool read_prompt(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *
 {
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
 
-    if (n == 0 || n > IS_OA_PROMPTS) return is_oa_refuse(f, NULL, name, "prompt must be a string or a list of 1 to %d strings", IS_OA_PROMPTS);
+    if (n == 0 || n > IS_OA_PROMPTS)
+        return is_oa_refuse(f, NULL, name, "prompt must be a string or a list of 1 to %d strings", IS_OA_PROMPTS);
     a->prompts = is_oa_keep(a, n * sizeof *a->prompts);
     if (!a->prompts) return is_oa_no_memory(f);
     for (size_t i = 0; i < n; i++) {
@@ -216,7 +218,8 @@ static bool keep_format(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *
 /* Only text goes in and out. */
 static bool read_modalities(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f)
 {
-    if (json_array_size(v) == 1 && json_is_string(json_array_get(v, 0)) && strcmp(json_string_value(json_array_get(v, 0)), "text") == 0)
+    if (json_array_size(v) == 1 && json_is_string(json_array_get(v, 0)) &&
+        strcmp(json_string_value(json_array_get(v, 0)), "text") == 0)
         return true;
     return is_oa_refuse(f, "unsupported", name, "modalities: only [\"text\"] is supported");
 }
@@ -334,13 +337,17 @@ static bool check_together(is_oa_ask *a, is_oa_fault *f)
 {
     if (a->form == IS_OA_CHAT && !a->n_messages) return is_oa_refuse(f, NULL, "messages", "messages are missing");
     if (a->form == IS_OA_TEXT && !a->n_prompts) return is_oa_refuse(f, NULL, "prompt", "the prompt is missing");
-    if (a->has_top_logprobs && !a->o.logprobs) return is_oa_refuse(f, NULL, "top_logprobs", "top_logprobs needs logprobs: true");
-    if (a->has_stream_options && !a->stream) return is_oa_refuse(f, NULL, "stream_options", "stream_options needs stream: true");
+    if (a->has_top_logprobs && !a->o.logprobs)
+        return is_oa_refuse(f, NULL, "top_logprobs", "top_logprobs needs logprobs: true");
+    if (a->has_stream_options && !a->stream)
+        return is_oa_refuse(f, NULL, "stream_options", "stream_options needs stream: true");
     if (a->max_tokens && a->max_completion_tokens && a->max_tokens != a->max_completion_tokens)
-        return is_oa_refuse(f, NULL, "max_tokens", "max_tokens and max_completion_tokens mean the same and differ; send one of them");
+        return is_oa_refuse(f, NULL, "max_tokens",
+                            "max_tokens and max_completion_tokens mean the same and differ; send one of them");
     if (a->best_of && a->best_of != a->n)
         return is_oa_refuse(f, "unsupported", "best_of", "best_of is not supported; ask for n answers and choose");
-    if (a->echo && a->o.logprobs) return is_oa_refuse(f, "unsupported", "echo", "echo is not supported with logprobs: the prompt has none");
+    if (a->echo && a->o.logprobs)
+        return is_oa_refuse(f, "unsupported", "echo", "echo is not supported with logprobs: the prompt has none");
     return true;
 }
 

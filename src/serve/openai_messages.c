@@ -1,6 +1,6 @@
-/* openai_messages.c - a request's messages as the conversation that the library takes: system text first, then user and assistant by
- * turns, a user last. Messages of one role that follow one another become one, a blank line between; an assistant message that says
- * nothing is left out. `name` has no place in the models' chat formats: it is accepted and not shown. */
+/* openai_messages.c - a request's messages as the conversation that the library takes: system text first, then user and
+ * assistant by turns, a user last. Messages of one role that follow one another become one, a blank line between; an assistant
+ * message that says nothing is left out. `name` has no place in the models' chat formats: it is accepted and not shown. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@ static bool refuse(reader *r, const char *member, const char *code, const char *
     char param[160];
 
     snprintf(param, sizeof param, "messages[%zu]%s%.80s", r->at, *member ? "." : "", member);
-    return is_oa_refuse(r->f, code, param, "%s: %s%s%.60s%s", param, what, value ? " (" : "", value ? value : "", value ? ")" : "");
+    return is_oa_refuse(r->f, code, param, "%s: %s%s%.60s%s", param, what, value ? " (" : "", value ? value : "",
+                        value ? ")" : "");
 }
 
 /* ---- Content ------------------------------------------------------------------------------------------------------------- */
@@ -38,7 +39,8 @@ static bool add_parts(reader *r, json_t *parts, is_buf *out)
 
     json_array_foreach(parts, i, part)
     {
-        const char *type = json_string_value(json_object_get(part, "type")), *text = json_string_value(json_object_get(part, "text"));
+        const char *type = json_string_value(json_object_get(part, "type")),
+                   *text = json_string_value(json_object_get(part, "text"));
 
         snprintf(member, sizeof member, "content[%zu]", i);
         if (!json_is_object(part) || !type) return refuse(r, member, NULL, "a part must be an object with a type", NULL);
@@ -59,7 +61,8 @@ static bool add_content(reader *r, json_t *message, is_buf *out)
 
     if (json_is_string(content)) is_buf_str(out, json_string_value(content));
     else if (json_is_array(content)) return add_parts(r, content, out);
-    else if (content && !json_is_null(content)) return refuse(r, "content", NULL, "content must be a string or a list of parts", NULL);
+    else if (content && !json_is_null(content))
+        return refuse(r, "content", NULL, "content must be a string or a list of parts", NULL);
     return true;
 }
 
@@ -99,7 +102,8 @@ static const char *name_of_call(const reader *r, const char *id)
         {
             const char *its = json_string_value(json_object_get(call, "id"));
 
-            if (its && strcmp(its, id) == 0) return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
+            if (its && strcmp(its, id) == 0)
+                return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
         }
     }
     return NULL;
@@ -199,7 +203,8 @@ bool is_oa_read_messages(is_oa_ask *a, json_t *v, const char *name, is_oa_fault 
         is_buf_free(&one);
     }
     r.at = n - 1;
-    if (ok && r.role != USER) ok = refuse(&r, "role", "unsupported", "the last message must be from the user (or a tool)", NULL);
+    if (ok && r.role != USER)
+        ok = refuse(&r, "role", "unsupported", "the last message must be from the user (or a tool)", NULL);
     if (ok) ok = close_message(&r);
     is_buf_free(&r.text);
     return ok;

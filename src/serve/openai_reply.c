@@ -123,8 +123,8 @@ json_t *is_oa_piece(is_oa_choice *c, const char *text, size_t len, const char *f
 
 /* ---- Whole answers ------------------------------------------------------------------------------------------------------- */
 
-/* OpenAI ends an answer early for one reason only, its filter; ours are in memory.fallback. A function that was named in the request is
- * a stop, any other call "tool_calls". */
+/* OpenAI ends an answer early for one reason only, its filter; ours are in memory.fallback. A function that was named in the
+ * request is a stop, any other call "tool_calls". */
 const char *is_oa_finish(const is_oa_choice *c)
 {
     const char *finish = c->answer->finish;
@@ -146,8 +146,8 @@ json_t *is_oa_usage(const is_oa_run *run)
         prompt += a->tokens_prompt;
         cached += (json_int_t)a->tokens_injected + a->tokens_resident;
     }
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", answer, "total_tokens", prompt + answer,
-                     "prompt_tokens_details", "cached_tokens", cached);
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", answer, "total_tokens",
+                     prompt + answer, "prompt_tokens_details", "cached_tokens", cached);
 }
 
 static json_t *all_tokens(const is_oa_choice *c)
@@ -167,8 +167,8 @@ static json_t *message_of(is_oa_choice *c)
     if (!is_oa_split_call(c->run->ask, text, n, &name, &at))
         return json_pack("{s:s, s:s, s:n}", "role", "assistant", "content", text, "refusal");
     if (strcmp(c->answer->finish, "stop") == 0 && n > at && text[n - 1] == '}') n--;
-    return json_pack("{s:s, s:n, s:n, s:[{s:s, s:s, s:{s:s, s:s%}}]}", "role", "assistant", "content", "refusal", "tool_calls", "id",
-                     c->call_id, "type", "function", "function", "name", name, "arguments", text + at, n - at);
+    return json_pack("{s:s, s:n, s:n, s:[{s:s, s:s, s:{s:s, s:s%}}]}", "role", "assistant", "content", "refusal", "tool_calls",
+                     "id", c->call_id, "type", "function", "function", "name", name, "arguments", text + at, n - at);
 }
 
 static json_t *text_of(const is_oa_choice *c)
@@ -188,8 +188,8 @@ static json_t *choice_of(is_oa_choice *c)
     json_t *tokens = all_tokens(c), *logprobs = is_oa_logprobs(c, tokens, &c->text_offset);
 
     json_decref(tokens);
-    return json_pack("{s:i, s:o, s:o, s:s}", "index", (int)c->index, is_chat(c) ? "message" : "text", is_chat(c) ? message_of(c) : text_of(c),
-                     "logprobs", logprobs, "finish_reason", is_oa_finish(c));
+    return json_pack("{s:i, s:o, s:o, s:s}", "index", (int)c->index, is_chat(c) ? "message" : "text",
+                     is_chat(c) ? message_of(c) : text_of(c), "logprobs", logprobs, "finish_reason", is_oa_finish(c));
 }
 
 json_t *is_oa_whole(is_oa_run *run)
@@ -201,9 +201,11 @@ json_t *is_oa_whole(is_oa_run *run)
         json_decref(choices);
         return NULL;
     }
-    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", run->id, "object", object_of(run, false), "created", run->created,
-                          "model", run->model, "system_fingerprint", run->fingerprint, "choices", choices, "usage", is_oa_usage(run));
-    if (o && run->ask->form == IS_OA_CHAT) json_object_set_new(o, "memory", is_oa_memory_of(run->ask, run->choices[0].answer, true));
+    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", run->id, "object", object_of(run, false), "created",
+                          run->created, "model", run->model, "system_fingerprint", run->fingerprint, "choices", choices,
+                          "usage", is_oa_usage(run));
+    if (o && run->ask->form == IS_OA_CHAT)
+        json_object_set_new(o, "memory", is_oa_memory_of(run->ask, run->choices[0].answer, true));
     return o;
 }
 
@@ -211,8 +213,10 @@ json_t *is_oa_whole(is_oa_run *run)
 
 json_t *is_oa_error_of(is_status st, const char *message)
 {
-    const bool request = st == INFERSCALE_E_INVALID || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_UNSUPPORTED || st == INFERSCALE_E_CONTEXT;
+    const bool request =
+        st == INFERSCALE_E_INVALID || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_UNSUPPORTED || st == INFERSCALE_E_CONTEXT;
 
-    return json_pack("{s:{s:s, s:s, s:n, s:s}}", "error", "message", message, "type", request ? "invalid_request_error" : "server_error",
-                     "param", "code", st == INFERSCALE_E_CONTEXT ? "context_length_exceeded" : inferscale_status_name(st));
+    return json_pack("{s:{s:s, s:s, s:n, s:s}}", "error", "message", message, "type",
+                     request ? "invalid_request_error" : "server_error", "param", "code",
+                     st == INFERSCALE_E_CONTEXT ? "context_length_exceeded" : inferscale_status_name(st));
 }

@@ -1,8 +1,8 @@
 /* openai_run.c - runs a request: n answers of each prompt, side by side, whole or as they come.
  *
- * All answers of a conversation use the same memory: the first one searches, and as soon as it says which facts it took (on_plan) the
- * others start with just these. The answers of one request share one stream, a chunk at a time under the run's lock; the stream begins
- * with the first chunk, so that what fails before is a plain error. */
+ * All answers of a conversation use the same memory: the first one searches, and as soon as it says which facts it took
+ * (on_plan) the others start with just these. The answers of one request share one stream, a chunk at a time under the run's
+ * lock; the stream begins with the first chunk, so that what fails before is a plain error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,12 +50,13 @@ static void open_choice(is_oa_choice *c, const inferscale_answer *so_far)
 static json_t *call_delta(const is_oa_choice *c, const char *name, const char *arguments, size_t len)
 {
     if (name)
-        return json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index", 0, "id", c->call_id, "type", "function", "function", "name",
-                         name, "arguments", "");
+        return json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index", 0, "id", c->call_id, "type", "function",
+                         "function", "name", name, "arguments", "");
     return json_pack("{s:[{s:i, s:{s:s%}}]}", "tool_calls", "index", 0, "function", "arguments", arguments, len);
 }
 
-/* A call as far as it has come: its name when that is whole, then its arguments but for a brace at the end, which may be the call's own. */
+/* A call as far as it has come: its name when that is whole, then its arguments but for a brace at the end, which may be the
+ * call's own. */
 static void send_call(is_oa_choice *c)
 {
     const char *text = (char *)c->text.data, *name;
@@ -87,7 +88,8 @@ static void close_choice(is_oa_choice *c)
     if (run->ask->call != IS_OA_CALL_NONE && !c->named && c->text.len)
         send(run, is_oa_piece(c, (char *)c->text.data, c->text.len, NULL));
     chunk = is_oa_piece(c, "", 0, finish);
-    if (chunk && run->ask->form == IS_OA_CHAT && c->index == 0) json_object_set_new(chunk, "memory", is_oa_memory_of(run->ask, ans, true));
+    if (chunk && run->ask->form == IS_OA_CHAT && c->index == 0)
+        json_object_set_new(chunk, "memory", is_oa_memory_of(run->ask, ans, true));
     send(run, chunk);
 }
 
@@ -225,7 +227,8 @@ static void start_others(is_oa_choice *first, const inferscale_answer *plan)
     if (first->started || run->ask->n == 1) return;
     first->started = true;
     if (plan && run->scope && run->ask->o.n_ids == 0) take_ids(run, plan);
-    for (is_oa_choice *c = first + 1; c < first + run->ask->n; c++) c->started = pthread_create(&c->thread, NULL, run_thread, c) == 0;
+    for (is_oa_choice *c = first + 1; c < first + run->ask->n; c++)
+        c->started = pthread_create(&c->thread, NULL, run_thread, c) == 0;
 }
 
 /* False: an answer failed, *failed. */
@@ -339,7 +342,9 @@ static void run_all(is_oa_run *run)
 
 void is_oa_answer(is_server *s, is_request *r, is_oa_ask *a, const inferscale_scope *scope)
 {
-    is_oa_run run = { .s = s, .r = r, .ask = a, .scope = scope, .n_choices = a->n * (a->form == IS_OA_TEXT ? a->n_prompts : 1) };
+    is_oa_run run = {
+        .s = s, .r = r, .ask = a, .scope = scope, .n_choices = a->n * (a->form == IS_OA_TEXT ? a->n_prompts : 1)
+    };
 
     pthread_mutex_init(&run.lock, NULL);
     const is_status st = describe(&run);

@@ -1,9 +1,9 @@
-/* openai_tools.c - answers in a form: response_format and forced calls of functions become a grammar, and what the grammar let through
- * becomes tool_calls.
+/* openai_tools.c - answers in a form: response_format and forced calls of functions become a grammar, and what the grammar let
+ * through becomes tool_calls.
  *
- * A call is forced (tool_choice "required", or one function's name): the answer is exactly {"name": "NAME", "arguments": {...}}, with the
- * arguments held to the function's schema. Whether to call (tool_choice "auto", OpenAI's default with tools) would be the model's own
- * choice, for which the chat formats here have no sign: that is refused, not ignored. */
+ * A call is forced (tool_choice "required", or one function's name): the answer is exactly {"name": "NAME", "arguments":
+ * {...}}, with the arguments held to the function's schema. Whether to call (tool_choice "auto", OpenAI's default with tools)
+ * would be the model's own choice, for which the chat formats here have no sign: that is refused, not ignored. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +26,9 @@ static bool end_grammar(is_oa_ask *a, is_grammar *g, const char *body, const cha
     char *text = is_grammar_end(g, body);
     is_buf kept = IS_BUF_INIT;
 
-    if (!text) return is_oa_refuse(f, "unsupported", param, "%s makes a grammar of more than %d KiB; make it smaller", param, IS_SCHEMA_BYTES >> 10);
+    if (!text)
+        return is_oa_refuse(f, "unsupported", param, "%s makes a grammar of more than %d KiB; make it smaller", param,
+                            IS_SCHEMA_BYTES >> 10);
     is_buf_str(&kept, text);
     is_free(text);
     a->o.grammar = is_oa_keep_buf(a, &kept);
@@ -99,7 +101,8 @@ static json_t *read_function(is_oa_ask *a, size_t i, is_oa_fault *f)
     static const char *const tool_names[] = { "type", "function", NULL };
     static const char *const names[] = { "name", "description", "parameters", "strict", NULL };
     json_t *tool = json_array_get(a->tools, i), *function = json_object_get(tool, "function");
-    const char *type = json_string_value(json_object_get(tool, "type")), *name = json_string_value(json_object_get(function, "name"));
+    const char *type = json_string_value(json_object_get(tool, "type")),
+               *name = json_string_value(json_object_get(function, "name"));
     char where[80];
     size_t n = 0;
 
@@ -139,7 +142,8 @@ static bool add_call(is_grammar *g, is_buf *body, json_t *function, size_t i, is
     if (parameters && !json_is_null(parameters)) {
         const char *type = json_string_value(json_object_get(parameters, "type"));
 
-        if (!type || strcmp(type, "object") != 0) return is_oa_refuse(f, NULL, where, "%s must be a JSON schema of type object", where);
+        if (!type || strcmp(type, "object") != 0)
+            return is_oa_refuse(f, NULL, where, "%s must be a JSON schema of type object", where);
         st = is_grammar_schema(g, parameters, where, sizeof where, &rule);
     }
     if (st != INFERSCALE_OK) return schema_fault(f, st, where);
@@ -154,8 +158,8 @@ static bool tell_tools(is_oa_ask *a, is_oa_fault *f)
 {
     is_buf text = IS_BUF_INIT;
 
-    is_buf_fmt(&text, "Answer with a call of %s, as one JSON object %sNAME%s{...}}:", a->n_tools > 1 ? "one of these functions" : "this function",
-               before_name, after_name);
+    is_buf_fmt(&text, "Answer with a call of %s, as one JSON object %sNAME%s{...}}:",
+               a->n_tools > 1 ? "one of these functions" : "this function", before_name, after_name);
     for (size_t i = 0; i < json_array_size(a->tools); i++) {
         json_t *function = json_object_get(json_array_get(a->tools, i), "function");
         const size_t n = json_dumpb(function, NULL, 0, JSON_COMPACT);
@@ -188,7 +192,8 @@ static bool read_choice(is_oa_ask *a, const char **named, is_oa_fault *f)
     if (n == 0) return is_oa_refuse(f, NULL, "tool_choice", "tool_choice needs tools");
     if (!a->tool_choice || (word && strcmp(word, "auto") == 0))
         return is_oa_refuse(f, "unsupported", "tool_choice",
-                            "tool_choice \"auto\" (also when it is left out) is not supported: this model's chat format has no sign for a call. "
+                            "tool_choice \"auto\" (also when it is left out) is not supported: this model's chat format has no "
+                            "sign for a call. "
                             "Send \"required\", \"none\", or {\"type\": \"function\", \"function\": {\"name\": ...}}");
     if (word && strcmp(word, "required") == 0) {
         a->call = IS_OA_CALL_ANY;
@@ -196,9 +201,11 @@ static bool read_choice(is_oa_ask *a, const char **named, is_oa_fault *f)
     }
     if (!type || strcmp(type, "function") != 0)
         return is_oa_refuse(f, type ? "unsupported" : NULL, "tool_choice",
-                            "tool_choice must be \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+                            "tool_choice must be \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": "
+                            "...}}");
     *named = json_string_value(json_object_get(json_object_get(a->tool_choice, "function"), "name"));
-    if (!*named) return is_oa_refuse(f, NULL, "tool_choice.function.name", "tool_choice.function.name must be a function's name");
+    if (!*named)
+        return is_oa_refuse(f, NULL, "tool_choice.function.name", "tool_choice.function.name must be a function's name");
     a->call = IS_OA_CALL_NAMED;
     return true;
 }
@@ -234,12 +241,14 @@ bool is_oa_finish_grammar(is_oa_ask *a, is_oa_fault *f)
 {
     const char *named;
 
-    if (json_array_size(a->tools) > IS_OA_TOOLS) return is_oa_refuse(f, NULL, "tools", "at most %d tools are supported", IS_OA_TOOLS);
+    if (json_array_size(a->tools) > IS_OA_TOOLS)
+        return is_oa_refuse(f, NULL, "tools", "at most %d tools are supported", IS_OA_TOOLS);
     a->tool_names = is_oa_keep(a, (json_array_size(a->tools) + 1) * sizeof *a->tool_names);
     if (!a->tool_names) return is_oa_no_memory(f);
     if (!read_choice(a, &named, f) || !read_format(a, f)) return false;
     if (a->call == IS_OA_CALL_NONE) return true;
-    if (a->o.grammar) return is_oa_refuse(f, "unsupported", "response_format", "response_format is not supported with a forced call");
+    if (a->o.grammar)
+        return is_oa_refuse(f, "unsupported", "response_format", "response_format is not supported with a forced call");
     return grammar_of_tools(a, named, f);
 }
 

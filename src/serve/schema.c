@@ -117,16 +117,21 @@ static is_status check_keywords(is_schema_walk *w, json_t *schema, const char *w
     return INFERSCALE_OK;
 }
 
-/* Beside $ref, const, enum, anyOf and allOf nothing else may stand that narrows the value (`type` beside const and enum apart). */
+/* Beside $ref, const, enum, anyOf and allOf nothing else may stand that narrows the value (`type` beside const and enum apart).
+ * */
 static is_status stands_alone(is_schema_walk *w, json_t *schema, const char *where, const char *main)
 {
     const bool values = strcmp(main, "enum") == 0 || strcmp(main, "const") == 0;
     const char *name;
     json_t *v;
 
-    json_object_foreach(schema, name, v)
-        if (strcmp(name, main) != 0 && keyword_of(name) > K_NOTE && !(values && strcmp(name, "type") == 0))
-            return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, name, "this is not supported beside %s; write it into its parts", main);
+    json_object_foreach(schema, name,
+                        v) if (strcmp(name, main) != 0 && keyword_of(name) > K_NOTE &&
+                               !(values &&
+                                 strcmp(name, "type") ==
+                                     0)) return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, name,
+                                                                 "this is not supported beside %s; write it into its parts",
+                                                                 main);
     return INFERSCALE_OK;
 }
 
@@ -221,8 +226,8 @@ static is_status write_ref(is_schema_walk *w, json_t *schema, const char *where,
     unsigned other;
 
     if (!target)
-        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "$ref", "\"%.80s\" leads to nothing in this schema; write \"#/$defs/NAME\"",
-                      ref ? ref : "");
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "$ref",
+                                "\"%.80s\" leads to nothing in this schema; write \"#/$defs/NAME\"", ref ? ref : "");
     IS_TRY(visit(w, target, where, &other));
     IS_TRY(is_schema_need_node(w, self, other));
     is_buf_fmt(b, " r%u", w->nodes[other].rule);
@@ -249,7 +254,8 @@ static is_status write_schema(is_schema_walk *w, json_t *schema, const char *whe
     if (type) return is_schema_write_type(w, schema, where, is_schema_type(json_string_value(type)), self, b);
     /* Without a type the keywords say which one is meant: a value of that type is valid in any case. */
     for (int of = K_OBJECT; of <= K_NUMBER; of++)
-        if (has[of]) return is_schema_write_type(w, schema, where, of == K_NUMBER ? IS_T_NUMBER : of - K_OBJECT + IS_T_OBJECT, self, b);
+        if (has[of])
+            return is_schema_write_type(w, schema, where, of == K_NUMBER ? IS_T_NUMBER : of - K_OBJECT + IS_T_OBJECT, self, b);
     is_buf_fmt(b, " %s", is_grammar_common(w->g, IS_VALUE));
     return INFERSCALE_OK;
 }
@@ -268,8 +274,10 @@ static is_status visit(is_schema_walk *w, json_t *schema, const char *where, uns
         return INFERSCALE_OK;
     }
     if (json_is_false(schema)) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "", "false allows no value");
-    if (!json_is_object(schema) && !json_is_true(schema)) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "", "a schema must be an object");
-    if (w->depth == IS_SCHEMA_DEPTH) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "", "the schema is nested more than %d deep", IS_SCHEMA_DEPTH);
+    if (!json_is_object(schema) && !json_is_true(schema))
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "", "a schema must be an object");
+    if (w->depth == IS_SCHEMA_DEPTH)
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "", "the schema is nested more than %d deep", IS_SCHEMA_DEPTH);
     w->depth++;
     st = add_node(w, schema, where, out);
     if (st == INFERSCALE_OK) {
@@ -305,7 +313,8 @@ static is_status check_finite(is_schema_walk *w)
     is_free(ready);
     for (unsigned i = 0; i < w->n_nodes; i++)
         if (!w->nodes[i].finite)
-            return is_schema_refuse(w, INFERSCALE_E_INVALID, w->nodes[i].where, "", "no value is valid here: it would have no end");
+            return is_schema_refuse(w, INFERSCALE_E_INVALID, w->nodes[i].where, "",
+                                    "no value is valid here: it would have no end");
     return INFERSCALE_OK;
 }
 
@@ -320,7 +329,8 @@ is_status is_grammar_schema(is_grammar *g, json_t *schema, char *where, size_t s
     if (!g->text.max) g->text.max = IS_SCHEMA_BYTES;
     st = visit(&w, schema, base, &top);
     if (st == INFERSCALE_OK) st = check_finite(&w);
-    if (st == INFERSCALE_OK && !is_buf_ok(&g->text)) st = is_schema_refuse(&w, INFERSCALE_E_INVALID, base, "", "the schema is too large");
+    if (st == INFERSCALE_OK && !is_buf_ok(&g->text))
+        st = is_schema_refuse(&w, INFERSCALE_E_INVALID, base, "", "the schema is too large");
     if (st == INFERSCALE_OK) snprintf(out->name, sizeof out->name, "r%u", w.nodes[top].rule);
     is_free(w.nodes);
     is_free(w.needs);

@@ -6,25 +6,32 @@
 #include "base/mem.h"
 #include "serve/schema.h"
 
-/* No \u: a half of a surrogate pair would be no text, and every character can be written as it is. 15 digits fit a double whole, and no
- * exponent of two digits overflows it. Leap years: those divisible by 4, of the centuries only those by 400; years 1000 to 2999. */
-static const struct { unsigned rule, needs; const char *name, *text; } commons[] = {
+/* No \u: a half of a surrogate pair would be no text, and every character can be written as it is. 15 digits fit a double
+ * whole, and no exponent of two digits overflows it. Leap years: those divisible by 4, of the centuries only those by 400;
+ * years 1000 to 2999. */
+static const struct { unsigned rule, needs; const char *name, *text;
+} commons[] = {
     { IS_WS, 0, "ws", "\" \"?" },
     { IS_CHAR, 0, "char", "[^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" [\"\\\\/bfnrt]" },
     { IS_STRING, IS_CHAR, "string", "\"\\\"\" char* \"\\\"\"" },
     { IS_INTEGER, 0, "integer", "\"-\"? (\"0\" | [1-9] [0-9]{0,14})" },
     { IS_NUMBER, IS_INTEGER, "number", "integer (\".\" [0-9]{1,15})? ([eE] [-+]? [0-9]{1,2})?" },
-    { IS_OBJECT, IS_STRING | IS_WS | IS_VALUE, "object", "\"{\" (string \":\" ws value (\",\" ws string \":\" ws value)*)? \"}\"" },
+    { IS_OBJECT, IS_STRING | IS_WS | IS_VALUE, "object",
+      "\"{\" (string \":\" ws value (\",\" ws string \":\" ws value)*)? \"}\"" },
     { IS_ARRAY, IS_WS | IS_VALUE, "array", "\"[\" (value (\",\" ws value)*)? \"]\"" },
     { IS_VALUE, IS_OBJECT | IS_ARRAY | IS_STRING | IS_NUMBER, "value",
       "object | array | string | number | \"true\" | \"false\" | \"null\"" },
     { IS_DATE, 0, "date",
-      "[12] [0-9] [0-9] [0-9] \"-\" ((\"01\" | \"03\" | \"05\" | \"07\" | \"08\" | \"10\" | \"12\") \"-\" (\"0\" [1-9] | [12] [0-9] | "
-      "\"3\" [01]) | (\"04\" | \"06\" | \"09\" | \"11\") \"-\" (\"0\" [1-9] | [12] [0-9] | \"30\") | \"02-\" (\"0\" [1-9] | \"1\" [0-9] "
-      "| \"2\" [0-8])) | ([12] [0-9] (\"0\" [48] | [2468] [048] | [13579] [26]) | (\"12\" | \"16\" | \"20\" | \"24\" | \"28\") \"00\") "
+      "[12] [0-9] [0-9] [0-9] \"-\" ((\"01\" | \"03\" | \"05\" | \"07\" | \"08\" | \"10\" | \"12\") \"-\" (\"0\" [1-9] | [12] "
+      "[0-9] | "
+      "\"3\" [01]) | (\"04\" | \"06\" | \"09\" | \"11\") \"-\" (\"0\" [1-9] | [12] [0-9] | \"30\") | \"02-\" (\"0\" [1-9] | "
+      "\"1\" [0-9] "
+      "| \"2\" [0-8])) | ([12] [0-9] (\"0\" [48] | [2468] [048] | [13579] [26]) | (\"12\" | \"16\" | \"20\" | \"24\" | \"28\") "
+      "\"00\") "
       "\"-02-29\"" },
-    { IS_TIME, 0, "time", "([01] [0-9] | \"2\" [0-3]) \":\" [0-5] [0-9] \":\" [0-5] [0-9] (\".\" [0-9]{1,6})? (\"Z\" | [-+] ([01] [0-9] "
-                          "| \"2\" [0-3]) \":\" [0-5] [0-9])" },
+    { IS_TIME, 0, "time",
+      "([01] [0-9] | \"2\" [0-3]) \":\" [0-5] [0-9] \":\" [0-5] [0-9] (\".\" [0-9]{1,6})? (\"Z\" | [-+] ([01] [0-9] "
+      "| \"2\" [0-3]) \":\" [0-5] [0-9])" },
     { IS_UUID, 0, "uuid", "[0-9a-f]{8} \"-\" [0-9a-f]{4} \"-\" [0-9a-f]{4} \"-\" [0-9a-f]{4} \"-\" [0-9a-f]{12}" },
 };
 
@@ -163,7 +170,8 @@ static void whole_between(is_buf *b, int64_t low, int64_t high)
     is_buf_str(b, ")");
 }
 
-/* Magnitudes from low to high: one of the two ends may be left out. Fractions end in a digit that is not 0 where that matters. */
+/* Magnitudes from low to high: one of the two ends may be left out. Fractions end in a digit that is not 0 where that matters.
+ * */
 static void magnitude(is_buf *b, int64_t low, bool open_low, int64_t high, bool open_high, bool whole)
 {
     const char *bar = "";

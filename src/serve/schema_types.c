@@ -172,9 +172,10 @@ static void write_member(is_schema_walk *w, is_buf *b, const char *name, unsigne
     is_free(text);
 }
 
-/* Members in the schema's order. As long as none is written there is no comma, so each member that may be the first is an alternative:
- * the optional ones at the head, and the first that is required. What follows member i is rule rN-i. */
-static is_status write_members(is_schema_walk *w, json_t *schema, json_t *properties, unsigned self, const unsigned *values, is_buf *b)
+/* Members in the schema's order. As long as none is written there is no comma, so each member that may be the first is an
+ * alternative: the optional ones at the head, and the first that is required. What follows member i is rule rN-i. */
+static is_status write_members(is_schema_walk *w, json_t *schema, json_t *properties, unsigned self, const unsigned *values,
+                               is_buf *b)
 {
     const char *names[IS_SCHEMA_NODES], *name, *bar = " (";
     const char *ws = is_grammar_common(w->g, IS_WS);
@@ -222,7 +223,8 @@ static is_status write_object(is_schema_walk *w, json_t *schema, const char *whe
         return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "additionalProperties", "this must be true, false or a schema");
     IS_TRY(check_required(w, schema, where, properties));
     if (n == 0) return write_map(w, schema, where, b);
-    if (n > IS_SCHEMA_NODES) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "properties", "there are too many; make the schema smaller");
+    if (n > IS_SCHEMA_NODES)
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "properties", "there are too many; make the schema smaller");
     values = is_calloc(n, sizeof *values);
     if (!values) return is_schema_no_memory();
     json_object_foreach(properties, name, v)
@@ -249,7 +251,8 @@ static is_status write_array(is_schema_walk *w, json_t *schema, const char *wher
 
     IS_TRY(whole_number(w, schema, where, "minItems", IS_SCHEMA_REPEAT, &least));
     IS_TRY(whole_number(w, schema, where, "maxItems", IS_SCHEMA_REPEAT, &most));
-    if (most >= 0 && most < least) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "maxItems", "this is less than minItems: no list is valid");
+    if (most >= 0 && most < least)
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "maxItems", "this is less than minItems: no list is valid");
     snprintf(rule, sizeof rule, "%s", is_grammar_common(w->g, IS_VALUE));
     if (items && most != 0) {
         snprintf(place, sizeof place, "%.180s.items", where);
@@ -278,15 +281,16 @@ static is_status write_format(is_schema_walk *w, json_t *schema, const char *whe
 
     if (!format) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "format", "this must be a string");
     if (json_object_get(schema, "minLength") || json_object_get(schema, "maxLength"))
-        return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, "format", "this is not supported beside minLength and maxLength");
+        return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, "format",
+                                "this is not supported beside minLength and maxLength");
     if (strcmp(format, "date") == 0) is_buf_fmt(b, " \"\\\"\" %s \"\\\"\"", is_grammar_common(w->g, IS_DATE));
     else if (strcmp(format, "time") == 0) is_buf_fmt(b, " \"\\\"\" %s \"\\\"\"", is_grammar_common(w->g, IS_TIME));
     else if (strcmp(format, "uuid") == 0) is_buf_fmt(b, " \"\\\"\" %s \"\\\"\"", is_grammar_common(w->g, IS_UUID));
     else if (strcmp(format, "date-time") == 0)
         is_buf_fmt(b, " \"\\\"\" %s \"T\" %s \"\\\"\"", is_grammar_common(w->g, IS_DATE), is_grammar_common(w->g, IS_TIME));
     else
-        return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, "format", "\"%.40s\" is not supported; there are date, time, date-time and uuid",
-                      format);
+        return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, "format",
+                                "\"%.40s\" is not supported; there are date, time, date-time and uuid", format);
     return INFERSCALE_OK;
 }
 
@@ -296,7 +300,8 @@ static is_status write_string(is_schema_walk *w, json_t *schema, const char *whe
 
     IS_TRY(whole_number(w, schema, where, "minLength", IS_SCHEMA_REPEAT, &least));
     IS_TRY(whole_number(w, schema, where, "maxLength", IS_SCHEMA_REPEAT, &most));
-    if (most >= 0 && most < least) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "maxLength", "this is less than minLength: no string is valid");
+    if (most >= 0 && most < least)
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "maxLength", "this is less than minLength: no string is valid");
     if (json_object_get(schema, "format")) return write_format(w, schema, where, b);
     if (most == 0) is_buf_str(b, " \"\\\"\\\"\"");
     else if (most > 0) is_buf_fmt(b, " \"\\\"\" %s{%d,%d} \"\\\"\"", is_grammar_common(w->g, IS_CHAR), least, most);
@@ -322,12 +327,14 @@ static is_status read_bound(is_schema_walk *w, json_t *schema, const char *where
         if (!v) continue;
         if (!json_is_number(v)) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, names[open], "this must be a number");
         if (up ? x > MOST_DIGITS : x < -MOST_DIGITS)
-            return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, names[open], "numbers of more than 15 digits are not supported");
+            return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, names[open],
+                                    "numbers of more than 15 digits are not supported");
         if (up ? x < -MOST_DIGITS : x > MOST_DIGITS) {
             x = up ? -MOST_DIGITS : MOST_DIGITS;
             is_open = false;
         }
-        if (!whole && x != floor(x)) return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, names[open], "only whole bounds are supported");
+        if (!whole && x != floor(x))
+            return is_schema_refuse(w, INFERSCALE_E_UNSUPPORTED, where, names[open], "only whole bounds are supported");
         if (whole) {
             const double in = up ? ceil(x) : floor(x);
 
@@ -348,7 +355,9 @@ static is_status write_number(is_schema_walk *w, json_t *schema, const char *whe
 
     IS_TRY(read_bound(w, schema, where, true, whole, &r));
     IS_TRY(read_bound(w, schema, where, false, whole, &r));
-    if (is_range_empty(&r)) return is_schema_refuse(w, INFERSCALE_E_INVALID, where, r.has_high ? "maximum" : "minimum", "no number is between the bounds");
+    if (is_range_empty(&r))
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, r.has_high ? "maximum" : "minimum",
+                                "no number is between the bounds");
     is_grammar_range(w->g, b, &r, whole);
     return INFERSCALE_OK;
 }
@@ -365,7 +374,9 @@ is_status is_schema_write_type(is_schema_walk *w, json_t *schema, const char *wh
     case IS_T_NUMBER: return write_number(w, schema, where, false, b);
     case IS_T_BOOLEAN: is_buf_str(b, " \"true\" | \"false\""); return INFERSCALE_OK;
     case IS_T_NULL: is_buf_str(b, " \"null\""); return INFERSCALE_OK;
-    default: return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "type", "this must be object, array, string, integer, number, boolean or null");
+    default:
+        return is_schema_refuse(w, INFERSCALE_E_INVALID, where, "type",
+                                "this must be object, array, string, integer, number, boolean or null");
     }
 }
 

@@ -1,11 +1,12 @@
-/* schema_walk.h - what the two halves of the schema's walk share: schema.c goes from part to part, schema_types.c writes each type's rule. */
+/* schema_walk.h - what the two halves of the schema's walk share: schema.c goes from part to part, schema_types.c writes each
+ * type's rule. */
 #ifndef IS_SERVE_SCHEMA_WALK_H
 #define IS_SERVE_SCHEMA_WALK_H
 
 #include "serve/schema.h"
 
-/* A schema that has a rule, or gets one. Which values are finite is settled at the end: a node is if all it must hold are, or, with `any`,
- * one of its alternatives is. */
+/* A schema that has a rule, or gets one. Which values are finite is settled at the end: a node is if all it must hold are, or,
+ * with `any`, one of its alternatives is. */
 typedef struct is_schema_node {
     json_t *schema;
     unsigned rule;

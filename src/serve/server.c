@@ -18,7 +18,12 @@
 #include "serve/ops.h"
 
 /* Every face. The first route that fits counts. */
-static const is_route *const faces[] = { is_routes_ops, is_routes_memory, NULL };
+static const is_route *const faces[] = {
+    is_routes_ops,
+    is_routes_openai,
+    is_routes_memory,
+    NULL,
+};
 static const is_route *extra; /* a test's */
 
 void is_server_set_extra(const is_route *table) { extra = table; }

@@ -264,7 +264,9 @@ static void put(FILE *f, uint32_t c)
     if (c < 0x80) fputc((int)c, f);
     else if (c < 0x800) fprintf(f, "%c%c", (int)(0xc0 | c >> 6), (int)(0x80 | (c & 63)));
     else if (c < 0x10000) fprintf(f, "%c%c%c", (int)(0xe0 | c >> 12), (int)(0x80 | (c >> 6 & 63)), (int)(0x80 | (c & 63)));
-    else fprintf(f, "%c%c%c%c", (int)(0xf0 | c >> 18), (int)(0x80 | (c >> 12 & 63)), (int)(0x80 | (c >> 6 & 63)), (int)(0x80 | (c & 63)));
+    else
+        fprintf(f, "%c%c%c%c", (int)(0xf0 | c >> 18), (int)(0x80 | (c >> 12 & 63)), (int)(0x80 | (c >> 6 & 63)),
+                (int)(0x80 | (c & 63)));
 }
 
 static bool in_set(const node *n, uint32_t c)
@@ -276,7 +278,9 @@ static bool in_set(const node *n, uint32_t c)
 
 static uint32_t draw_char(const node *n, unsigned long long *seed)
 {
-    static const uint32_t odd[] = { 'a', 'Z', '0', ' ', '\'', '/', '{', '}', ',', 0xe9, 0x65e5, 0x1f600, 0x7ff, 0xffff, '<', '|' };
+    static const uint32_t odd[] = {
+        'a', 'Z', '0', ' ', '\'', '/', '{', '}', ',', 0xe9, 0x65e5, 0x1f600, 0x7ff, 0xffff, '<', '|'
+    };
     if (!n->not_in) {
         size_t i = 2 * scratch_below(seed, (unsigned)n->n_chars / 2);
         return n->chars[i] + scratch_below(seed, n->chars[i + 1] - n->chars[i] + 1);

@@ -1,5 +1,5 @@
-/* gbnf.h - grammars in the GBNF that src/serve writes: texts that follow one by chance, and whether a text does. Another reading of the
- * grammar than the engine's, and one that needs no model. */
+/* gbnf.h - grammars in the GBNF that src/serve writes: texts that follow one by chance, and whether a text does. Another
+ * reading of the grammar than the engine's, and one that needs no model. */
 #ifndef TESTS_GBNF_H
 #define TESTS_GBNF_H
 

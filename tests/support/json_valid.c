@@ -58,7 +58,8 @@ static bool of_format(const char *format, const char *s)
     if (strcmp(format, "time") == 0) return is_time(s);
     if (strcmp(format, "date-time") == 0) return strlen(s) > 11 && is_date(s, 10) && s[10] == 'T' && is_time(s + 11);
     if (strcmp(format, "uuid") == 0)
-        return strlen(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && strspn(s, "0123456789abcdef-") == 36;
+        return strlen(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' &&
+               strspn(s, "0123456789abcdef-") == 36;
     return false;
 }
 

@@ -1,4 +1,5 @@
-/* json_valid.h - is a value valid against a JSON schema: a validator of its own, of the keywords that src/serve/schema.h understands. */
+/* json_valid.h - is a value valid against a JSON schema: a validator of its own, of the keywords that src/serve/schema.h
+ * understands. */
 #ifndef TESTS_JSON_VALID_H
 #define TESTS_JSON_VALID_H
 
