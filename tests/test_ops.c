@@ -1,0 +1,251 @@
+/* What operators look at, over HTTP and below it: readiness and why not, metrics that agree with the store, who may read them, and that
+ * every way in which an answer falls short is counted under its own name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "serve/embedded.h"
+#include "serve/ops.h"
+#include "serve/reasons.h"
+#include "serve/server.h"
+#include "support/exposition.h"
+#include "support/scratch.h"
+#include "support/serve_kit.h"
+#include "support/store_kit.h"
+
+static char *metrics_of(const serve_kit *k, const char *target)
+{
+    serve_reply r = serve_call(k, "GET", target, NULL, NULL);
+    char why[256], *text = strdup(r.body);
+
+    assert_int_equal(r.status, 200);
+    assert_non_null(text);
+    assert_string_equal(serve_head(&r, "Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
+    if (!exposition_ok(r.body, r.n, why)) fail_msg("%s", why);
+    serve_reply_free(&r);
+    return text;
+}
+
+static void expect_status(const serve_kit *k, const char *target, const char *headers, int status)
+{
+    serve_reply r = serve_call(k, "GET", target, headers, NULL);
+
+    if (r.status != status) fail_msg("%s: %d, not %d: %s", target, r.status, status, r.body);
+    serve_reply_free(&r);
+}
+
+static void test_health_and_ready(void **state)
+{
+    serve_kit *k = serve_start(NULL, NULL);
+    serve_reply r = serve_call(k, "GET", "/health", NULL, NULL);
+
+    (void)state;
+    assert_int_equal(r.status, 200);
+    assert_string_equal(json_string_value(json_object_get(r.json, "status")), "ok");
+    serve_reply_free(&r);
+    r = serve_call(k, "GET", "/ready", NULL, NULL);
+    assert_int_equal(r.status, 200);
+    assert_string_equal(json_string_value(json_object_get(r.json, "status")), "ready");
+    assert_null(json_object_get(r.json, "reason"));
+    serve_reply_free(&r);
+    serve_stop(k);
+}
+
+/* Below HTTP, where every reason can be made. */
+static void test_not_ready_says_why(void **state)
+{
+    char *home = scratch_make(), why[256];
+    is_server s = { .is = store_open(home, NULL, NULL, false) };
+
+    (void)state;
+    assert_true(is_ops_not_ready(&s, why));
+    assert_non_null(strstr(why, "model is being loaded"));
+    s.ready = 1;
+    assert_false(is_ops_not_ready(&s, why));
+    s.draining = 1;
+    assert_true(is_ops_not_ready(&s, why));
+    assert_non_null(strstr(why, "ending"));
+    s.draining = 0;
+    store_fill(s.is, 2, false);
+    store_sql(home, "ALTER TABLE partitions RENAME TO taken_away");
+    assert_true(is_ops_not_ready(&s, why));
+    assert_non_null(strstr(why, "store cannot be read"));
+    inferscale_close(s.is);
+    scratch_remove(home);
+}
+
+static void test_metrics_agree_with_the_store(void **state)
+{
+    serve_kit *k;
+    char *home = scratch_make(), *text;
+    inferscale *is = store_open(home, NULL, NULL, false);
+    inferscale_store_info info;
+    inferscale_encoder_state e = INFERSCALE_ENCODER_STATE_INIT;
+    inferscale_model_info model;
+    char build[300];
+
+    (void)state;
+    store_fill(is, 12, true);
+    OK(inferscale_model(is, &model));
+    snprintf(build, sizeof build, "inferscale_build_info{version=\"%s\",model=\"%s\",engine=\"%s\"}", inferscale_version(), model.name, model.engine);
+    store_fact(is, &store_anna, "Anna has a canoe that nobody has encoded.");
+    OK(inferscale_store(is, 0, &info));
+    OK(inferscale_encode_status(is, NULL, &e));
+    assert_true(e.n_unembedded > 0);
+    inferscale_close(is);
+    k = serve_start("home", home, "read_only", "on", NULL); /* nobody encodes meanwhile */
+    text = metrics_of(k, "/metrics");
+    assert_true(exposition_value(text, "inferscale_store_items{what=\"facts\"}") == (double)info.n_facts);
+    assert_true(exposition_value(text, "inferscale_store_items{what=\"turns\"}") == (double)info.n_turns);
+    assert_true(exposition_value(text, "inferscale_store_items{what=\"partitions\"}") == 2);
+    assert_true(exposition_value(text, "inferscale_store_items{what=\"segments\"}") == (double)info.n_segments);
+    assert_true(exposition_value(text, "inferscale_store_bytes{what=\"vault\"}") == (double)info.vault_bytes);
+    assert_true(exposition_value(text, "inferscale_encoder_waiting{stage=\"embed\"}") == (double)e.n_unembedded);
+    assert_true(exposition_value(text, "inferscale_encoder_waiting{stage=\"first\"}") == 1);
+    assert_true(exposition_value(text, build) == 1);
+    snprintf(build, sizeof build, "\nvllm:num_requests_running{model_name=\"%s\",engine=\"0\"} ", model.name);
+    assert_non_null(strstr(text, build));
+    free(text);
+    text = metrics_of(k, "/metrics?aliases=no");
+    assert_null(strstr(text, "vllm:"));
+    assert_true(exposition_value(text, "inferscale_http_requests_total{route=\"/metrics\",code=\"200\"}") >= 1);
+    free(text);
+    serve_stop(k);
+    scratch_remove(home);
+}
+
+static void test_who_may_read_metrics(void **state)
+{
+    char *home = scratch_make();
+    const char *keys = scratch_path(home, "keys");
+    static const char text[] = "isk_admin_0123456789 admin\nisk_bound_0123456789 user=anna\n";
+    serve_kit *k;
+
+    (void)state;
+    store_write(keys, text, sizeof text - 1);
+    assert_int_equal(chmod(keys, 0600), 0);
+    k = serve_start("keys", keys, NULL);
+    expect_status(k, "/health", NULL, 200);
+    expect_status(k, "/ready", NULL, 200);
+    expect_status(k, "/metrics", NULL, 401);
+    expect_status(k, "/metrics", "Authorization: Bearer isk_bound_0123456789\r\n", 403);
+    expect_status(k, "/metrics", "Authorization: Bearer isk_admin_0123456789\r\n", 200);
+    expect_status(k, "/inferscale/audit", "Authorization: Bearer isk_bound_0123456789\r\n", 403);
+    expect_status(k, "/inferscale/audit", "Authorization: Bearer isk_admin_0123456789\r\n", 200);
+    serve_stop(k);
+    scratch_remove(home);
+}
+
+static void test_openapi_is_what_the_build_carries(void **state)
+{
+    const is_embedded *f = is_embedded_find("openapi.json");
+    serve_kit *k = serve_start(NULL, NULL);
+    serve_reply r = serve_call(k, "GET", "/openapi.json", NULL, NULL);
+
+    (void)state;
+    assert_null(is_embedded_find("no such file"));
+    if (f) {
+        assert_int_equal(r.status, 200);
+        assert_string_equal(serve_head(&r, "Content-Type"), "application/json");
+        assert_int_equal(r.n, f->len);
+        assert_memory_equal(r.body, f->data, f->len);
+        assert_non_null(json_object_get(r.json, "paths"));
+    } else {
+        assert_int_equal(r.status, 404);
+    }
+    serve_reply_free(&r);
+    serve_stop(k);
+}
+
+/* ---- Fallbacks ------------------------------------------------------------------------------------------------------------- */
+
+static bool gives(const char *fallback, const char *reason)
+{
+    bool has[32];
+
+    assert_true(is_metrics_n_reasons() <= 32);
+    is_metrics_reasons(fallback, has);
+    for (size_t i = 0; i < is_metrics_n_reasons(); i++)
+        if (strcmp(is_metrics_reason(i), reason) == 0) return has[i];
+    fail_msg("there is no reason %s", reason);
+    return false;
+}
+
+/* The answer falls short for this reason, and for none that has no name. */
+static void expect_reason(inferscale *is, const inferscale_scope *who, const inferscale_ask_options *o, const char *reason)
+{
+    inferscale_answer *a = NULL;
+
+    OK(inferscale_ask(is, who, "What does Anna think of?", o, &a));
+    if (!gives(a->fallback, reason) || gives(a->fallback, "other")) fail_msg("not %s: \"%s\"", reason, a->fallback);
+    inferscale_answer_free(a);
+}
+
+static void test_fallbacks_have_names(void **state)
+{
+    char *home = scratch_make(), **files;
+    inferscale_ask_options o = INFERSCALE_ASK_OPTIONS_INIT;
+    inferscale_options small = store_options(home);
+    inferscale *is = store_open(home, NULL, NULL, false);
+    const inferscale_scope nobody = { .user = "nobody" };
+    size_t n;
+
+    (void)state;
+    o.max_tokens = 4;
+    store_fill(is, 8, false);
+    expect_reason(is, &store_anna, &o, "not_encoded");
+    expect_reason(is, &nobody, &o, "nothing_remembered");
+    store_encode(is);
+    inferscale_close(is);
+    is = store_open(home, NULL, "http://127.0.0.1:1/v1#nobody-listens", false);
+    expect_reason(is, &store_anna, &o, "words_only");
+    inferscale_close(is);
+    small.n_ctx = 300;
+    OK(inferscale_open(&is, &small));
+    expect_reason(is, &store_anna, &o, "context_full");
+    inferscale_close(is);
+    files = store_files(home, ".seg", &n);
+    assert_true(n > 0);
+    for (size_t i = 0; i < n; i++) store_write(files[i], "rotten", 6);
+    store_files_free(files, n);
+    is = store_open(home, NULL, NULL, false);
+    expect_reason(is, &store_anna, &o, "damaged");
+    inferscale_close(is);
+    scratch_remove(home);
+}
+
+/* Those that a test cannot make happen from here: by their sentences, which src/api writes. */
+static void test_rare_fallbacks_have_names(void **state)
+{
+    (void)state;
+    assert_true(gives("this model's KV cannot be injected (a recurrent state): facts were computed as text", "no_injection"));
+    assert_true(gives("the engine refused the stored rows (why): facts were computed as text", "refused"));
+    assert_true(gives("a fact that the answer used was changed or forgotten: it ends here", "changed_meanwhile"));
+    assert_true(gives("a fact used earlier was forgotten or changed: 7 tokens of the conversation were computed again without it", "changed_earlier"));
+    assert_true(gives("the 2 oldest turns were left out: the context is full", "turns_dropped"));
+    assert_true(gives("something new", "other"));
+    assert_false(gives("", "other"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_health_and_ready),
+        cmocka_unit_test(test_not_ready_says_why),
+        cmocka_unit_test(test_metrics_agree_with_the_store),
+        cmocka_unit_test(test_who_may_read_metrics),
+        cmocka_unit_test(test_openapi_is_what_the_build_carries),
+        cmocka_unit_test(test_fallbacks_have_names),
+        cmocka_unit_test(test_rare_fallbacks_have_names),
+    };
+
+    return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
+}
