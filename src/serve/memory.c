@@ -41,7 +41,7 @@ void is_memory_add_route(is_server *s, is_request *r)
 }
 
 /* NULL: replied. */
-static json_t *search(is_server *s, is_request *r, json_t *body)
+static json_t *search(is_server *s, is_request *r, json_t *body, size_t *n_words_only)
 {
     json_t *results = NULL;
     is_filter f;
@@ -53,7 +53,7 @@ static json_t *search(is_server *s, is_request *r, json_t *body)
         return NULL;
     }
     if (is_memory_owner(s, r, "search", body, &f, &o)) {
-        st = is_memory_search(s->is, &o.scope, body, &f, &results);
+        st = is_memory_search(s->is, &o.scope, body, &f, n_words_only, &results);
         if (st != INFERSCALE_OK) is_memory_failed(s, r, "search", st);
     }
     is_filter_free(&f);
@@ -62,17 +62,19 @@ static json_t *search(is_server *s, is_request *r, json_t *body)
 
 void is_memory_search_route(is_server *s, is_request *r)
 {
-    json_t *body = is_request_json(r), *results = body ? search(s, r, body) : NULL;
+    size_t n = 0;
+    json_t *body = is_request_json(r), *results = body ? search(s, r, body, &n) : NULL;
 
-    if (results) is_memory_reply(s, r, "search", json_pack("{s:o}", "results", results));
+    if (results) is_memory_reply(s, r, "search", json_pack("{s:o,s:I}", "results", results, "words_only", (json_int_t)n));
 }
 
 void is_platform_search_list(is_server *s, is_request *r)
 {
-    json_t *body = is_request_json(r), *results = body ? search(s, r, body) : NULL;
+    json_t *body = is_request_json(r), *results = body ? search(s, r, body, NULL) : NULL;
     const char *form = json_string_value(json_object_get(body, "output_format"));
 
-    if (results) is_memory_reply(s, r, "search", form && !strcmp(form, "v1.1") ? json_pack("{s:o}", "results", results) : results);
+    if (results)
+        is_memory_reply(s, r, "search", form && !strcmp(form, "v1.1") ? json_pack("{s:o}", "results", results) : results);
 }
 
 /* ---- List ------------------------------------------------------------------------------------------------------------------ */
@@ -160,7 +162,8 @@ void is_memory_delete_route(is_server *s, is_request *r)
 
     if (!is_memory_find(s, r, "delete", is_request_param(r, "id"), NULL, &at)) return;
     st = is_memory_delete(s->is, &at.scope, at.id, linked && (!strcmp(linked, "true") || !strcmp(linked, "1")), &n);
-    if (st == INFERSCALE_OK) is_memory_reply(s, r, "delete", json_pack("{s:s,s:I}", "message", "Memory deleted successfully!", "deleted", (json_int_t)n));
+    if (st == INFERSCALE_OK)
+        is_memory_reply(s, r, "delete", json_pack("{s:s,s:I}", "message", "Memory deleted successfully!", "deleted", (json_int_t)n));
     else is_memory_failed(s, r, "delete", st);
 }
 
@@ -229,11 +232,13 @@ static void reset(is_server *s, is_request *r)
     body = len ? is_request_json(r) : NULL;
     if (len && !body) return;
     if (!is_request_key(r) && !json_is_true(json_object_get(body, "confirm"))) {
-        is_memory_failed(s, r, "reset", is_fail(INFERSCALE_E_INVALID, "this forgets everything of everybody; send {\"confirm\": true} (or use an admin key)"));
+        is_memory_failed(s, r, "reset", is_fail(INFERSCALE_E_INVALID,
+                                                "this forgets everything of everybody; send {\"confirm\": true} (or use an admin key)"));
         return;
     }
     st = forget_everybody(s->is, &deleted);
-    if (st == INFERSCALE_OK) is_memory_reply(s, r, "reset", json_pack("{s:s,s:I}", "message", "All memories reset", "deleted", deleted));
+    if (st == INFERSCALE_OK)
+        is_memory_reply(s, r, "reset", json_pack("{s:s,s:I}", "message", "All memories reset", "deleted", deleted));
     else is_memory_failed(s, r, "reset", st);
 }
 

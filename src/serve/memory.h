@@ -45,8 +45,10 @@ bool is_memory_id(const char *s, int64_t *id);
 /* {messages or text, metadata, timestamp, expiration_date, infer, ...}: *results = [{id, memory, event, ...}]. E_UNSUPPORTED: infer. */
 inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, json_t *request, json_t **results);
 
-/* {query, top_k or limit, threshold, fields, explain, ...}: *results = memories, best first. */
-inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope, json_t *request, const is_filter *f, json_t **results);
+/* {query, top_k or limit, threshold, fields, explain, ...}: *results = memories, best first. *n_words_only (may be NULL) = memories of this
+ * owner that have no vector yet: they were found if a word of theirs was asked for, and only then. */
+inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope, json_t *request, const is_filter *f,
+                                   size_t *n_words_only, json_t **results);
 
 typedef struct is_memory_page {
     int64_t after;             /* ids above this one */

@@ -63,7 +63,8 @@ static is_status read_common(json_t *o, common *c)
     *c = (common){ .metadata = json_object_get(o, "metadata"), .immutable = json_is_true(immutable) };
     if (json_is_null(c->metadata)) c->metadata = NULL;
     if (c->metadata && !json_is_object(c->metadata)) return is_fail(INFERSCALE_E_INVALID, "metadata must be an object");
-    if (immutable && !json_is_boolean(immutable) && !json_is_null(immutable)) return is_fail(INFERSCALE_E_INVALID, "immutable must be true or false");
+    if (immutable && !json_is_boolean(immutable) && !json_is_null(immutable))
+        return is_fail(INFERSCALE_E_INVALID, "immutable must be true or false");
     if (when && !json_is_null(when)) IS_TRY(is_when_parse(when, "timestamp", &c->when));
     return is_expiry_parse(o, &c->expires);
 }
@@ -90,7 +91,8 @@ static is_status content_of(json_t *v, size_t which, char **out)
 
         if (!type || strcmp(type, "text") != 0 || !text) {
             is_buf_free(&b);
-            return is_fail(INFERSCALE_E_INVALID, "message %zu: only parts of type \"text\" are remembered; describe pictures and sound in words", which + 1);
+            return is_fail(INFERSCALE_E_INVALID, "message %zu: only parts of type \"text\" are remembered; describe pictures and sound in words",
+                           which + 1);
         }
         if (i) is_buf_str(&b, "\n");
         is_buf_str(&b, text);
@@ -143,7 +145,8 @@ static is_status add_message(addition *a, const common *c, json_t *m, size_t whi
     char *text;
     int64_t when;
 
-    if (!json_is_object(m)) return is_fail(INFERSCALE_E_INVALID, "message %zu must be an object with role and content", which + 1);
+    if (!json_is_object(m))
+        return is_fail(INFERSCALE_E_INVALID, "message %zu must be an object with role and content", which + 1);
     IS_TRY(is_members_check(m, "a message", known_message));
     if (!role || (strcmp(role, "user") && strcmp(role, "assistant") && strcmp(role, "system")))
         return is_fail(INFERSCALE_E_INVALID, "message %zu: role must be \"user\", \"assistant\" or \"system\"", which + 1);
@@ -158,7 +161,8 @@ static is_status read_messages(addition *a, const common *c, json_t *messages)
     size_t i, n = json_is_array(messages) ? json_array_size(messages) : 1;
     json_t *m;
 
-    if (n == 0 || n > MESSAGES_MAX) return is_fail(INFERSCALE_E_INVALID, "messages must be 1 to %d messages; send the rest in further requests", MESSAGES_MAX);
+    if (n == 0 || n > MESSAGES_MAX)
+        return is_fail(INFERSCALE_E_INVALID, "messages must be 1 to %d messages; send the rest in further requests", MESSAGES_MAX);
     a->facts = is_calloc(n, sizeof *a->facts);
     a->metadata = is_calloc(n, sizeof *a->metadata);
     a->strings = is_calloc(n * 2, sizeof *a->strings);
@@ -169,7 +173,8 @@ static is_status read_messages(addition *a, const common *c, json_t *messages)
         return text ? append(a, c, text, metadata_of(c, "user", NULL), c->when) : no_memory();
     }
     if (json_is_object(messages)) return add_message(a, c, messages, 0);
-    if (!json_is_array(messages)) return is_fail(INFERSCALE_E_INVALID, "messages must be a list of messages with role and content, or a string");
+    if (!json_is_array(messages))
+        return is_fail(INFERSCALE_E_INVALID, "messages must be a list of messages with role and content, or a string");
     json_array_foreach(messages, i, m) IS_TRY(add_message(a, c, m, i));
     return INFERSCALE_OK;
 }
@@ -202,20 +207,23 @@ static is_status remember(inferscale *is, const inferscale_scope *scope, const a
 
 inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, json_t *request, json_t **results)
 {
-    json_t *infer = json_object_get(request, "infer"), *text = json_object_get(request, "text"), *messages = json_object_get(request, "messages");
+    json_t *infer = json_object_get(request, "infer"), *text = json_object_get(request, "text"),
+        *messages = json_object_get(request, "messages");
     addition a = { 0 };
     common c;
     is_status st;
 
     *results = NULL;
     IS_TRY(is_members_check(request, "the request", known));
-    if (infer && !json_is_boolean(infer) && !json_is_null(infer)) return is_fail(INFERSCALE_E_INVALID, "infer must be true or false");
+    if (infer && !json_is_boolean(infer) && !json_is_null(infer))
+        return is_fail(INFERSCALE_E_INVALID, "infer must be true or false");
     if (json_is_null(text)) text = NULL;
     if (json_is_null(messages)) messages = NULL;
     if (!text == !messages) return is_fail(INFERSCALE_E_INVALID, "give messages, or one text");
     if (text && !json_is_string(text)) return is_fail(INFERSCALE_E_INVALID, "text must be a string");
     if (json_is_true(infer))
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "this server does not extract facts from messages; leave infer out, and each message is remembered as it is");
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "this server does not extract facts from messages; leave infer out, and each message is "
+                                               "remembered as it is");
     IS_TRY(read_common(request, &c));
     st = read_messages(&a, &c, text ? text : messages);
     if (st == INFERSCALE_OK) st = remember(is, scope, &a, results);

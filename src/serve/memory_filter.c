@@ -41,7 +41,8 @@ inferscale_status is_members_check(json_t *o, const char *what, const char *cons
         bool found = json_is_null(v);
 
         for (size_t i = 0; known[i] && !found; i++) found = !strcmp(known[i], name);
-        if (!found) return is_fail(INFERSCALE_E_INVALID, "%s has a member \"%.60s\", which is not served here; leave it out", what, name);
+        if (!found)
+            return is_fail(INFERSCALE_E_INVALID, "%s has a member \"%.60s\", which is not served here; leave it out", what, name);
     }
     return INFERSCALE_OK;
 }
@@ -107,7 +108,8 @@ static is_status created(is_filter *f, json_t *v)
     const char *op;
     json_t *bound;
 
-    if (!json_is_object(v)) return is_fail(INFERSCALE_E_INVALID, "created_at of the filter must be a range such as {\"gte\": \"2024-05-01\"}");
+    if (!json_is_object(v))
+        return is_fail(INFERSCALE_E_INVALID, "created_at of the filter must be a range such as {\"gte\": \"2024-05-01\"}");
     IS_TRY(is_members_check(v, "created_at of the filter", ops));
     json_object_foreach(v, op, bound)
     {
@@ -153,7 +155,8 @@ static is_status read_metadata(is_filter *f, json_t *o)
     const char *name;
     json_t *v;
 
-    if (!json_is_object(o)) return is_fail(INFERSCALE_E_INVALID, "metadata of the filter must be an object such as {\"colour\": \"red\"}");
+    if (!json_is_object(o))
+        return is_fail(INFERSCALE_E_INVALID, "metadata of the filter must be an object such as {\"colour\": \"red\"}");
     json_object_foreach(o, name, v)
     {
         json_t *want = equal_to(name, v);
@@ -176,7 +179,8 @@ static is_status read_member(is_filter *f, const char *name, json_t *v, int dept
     if (!strcmp(name, "metadata")) return read_metadata(f, v);
     want = equal_to(name, v);
     if (!want) return INFERSCALE_E_INVALID;
-    if (is_owner_name(name) && !json_is_string(want)) return is_fail(INFERSCALE_E_INVALID, "\"%s\" of the filter must be a string", name);
+    if (is_owner_name(name) && !json_is_string(want))
+        return is_fail(INFERSCALE_E_INVALID, "\"%s\" of the filter must be a string", name);
     return put(is_owner_name(name) ? f->names : f->metadata, name, want);
 }
 

@@ -25,7 +25,8 @@ void is_memory_failed(is_server *s, is_request *r, const char *operation, infers
                    st == INFERSCALE_E_UNSUPPORTED;
 
     is_metric_add(s->metrics, IS_M_MEMORY_OPS, operation, callers ? "refused" : "failed", 1);
-    if (st == INFERSCALE_E_UNSUPPORTED) is_reply_error(r, 501, "invalid_request_error", "unsupported", NULL, "%s", inferscale_error());
+    if (st == INFERSCALE_E_UNSUPPORTED)
+        is_reply_error(r, 501, "invalid_request_error", "unsupported", NULL, "%s", inferscale_error());
     else is_reply_failed(r, st, NULL);
 }
 
@@ -117,7 +118,8 @@ bool is_memory_number(is_server *s, is_request *r, const char *operation, const 
         *inout = v;
         return true;
     }
-    is_memory_failed(s, r, operation, is_fail(INFERSCALE_E_INVALID, "%s must be a whole number from %lld to %lld", name, (long long)min, (long long)max));
+    is_memory_failed(s, r, operation, is_fail(INFERSCALE_E_INVALID, "%s must be a whole number from %lld to %lld", name,
+                                              (long long)min, (long long)max));
     return false;
 }
 

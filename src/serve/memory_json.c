@@ -93,7 +93,8 @@ json_t *is_memory_json(const inferscale_item *t, unsigned with)
     set_metadata(o, t->metadata);
     if (with & IS_MEMORY_SCORE) json_object_set_new(o, "score", json_real(is_memory_score(t)));
     if (with & IS_MEMORY_EXPLAIN)
-        json_object_set_new(o, "score_details", json_pack("{s:f,s:f,s:f}", "fused", t->score, "words", t->score_lexical, "cosine", t->score_dense));
+        json_object_set_new(o, "score_details", json_pack("{s:f,s:f,s:f}", "fused", t->score, "words", t->score_lexical,
+                                                          "cosine", t->score_dense));
     json_object_set_new(o, "created_at", date(t->event_time));
     json_object_set_new(o, "updated_at", date(t->write_time));
     if (t->expires) json_object_set_new(o, "expiration_date", last_day(t->expires));

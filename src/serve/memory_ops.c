@@ -51,7 +51,8 @@ static json_t *only(json_t *o, json_t *fields)
 
 /* ---- Search ---------------------------------------------------------------------------------------------------------------- */
 
-static const char *const known_search[] = { "query", "top_k", "limit", "threshold", "fields", "explain", "rerank", "keyword_search", "latest_only",
+static const char *const known_search[] = { "query", "top_k", "limit", "threshold", "fields", "explain", "rerank",
+                                            "keyword_search", "latest_only",
                                             "show_expired", "as_of", "filters", "user_id", "agent_id", "run_id", "app_id", "version",
                                             "output_format", "org_id", "project_id", "metadata", "source", NULL };
 
@@ -71,7 +72,8 @@ static is_status must_be_off(json_t *o, const char *name, bool off, const char *
 
     if (!v || json_is_null(v)) return INFERSCALE_OK;
     if (!json_is_boolean(v)) return is_fail(INFERSCALE_E_INVALID, "%s must be true or false", name);
-    if (json_is_true(v) == off) return is_fail(INFERSCALE_E_INVALID, "%s: %s cannot be honoured: %s", name, off ? "true" : "false", why);
+    if (json_is_true(v) == off)
+        return is_fail(INFERSCALE_E_INVALID, "%s: %s cannot be honoured: %s", name, off ? "true" : "false", why);
     return INFERSCALE_OK;
 }
 
@@ -107,7 +109,8 @@ static is_status read_search(json_t *o, search *s)
     IS_TRY(must_be_off(o, "rerank", true, "there is no second ranking; words and meaning are ranked together"));
     IS_TRY(must_be_off(o, "show_expired", true, "what has expired is not searched; list it with show_expired"));
     IS_TRY(must_be_off(o, "latest_only", false, "what was superseded is found with as_of"));
-    if (explain && !json_is_boolean(explain) && !json_is_null(explain)) return is_fail(INFERSCALE_E_INVALID, "explain must be true or false");
+    if (explain && !json_is_boolean(explain) && !json_is_null(explain))
+        return is_fail(INFERSCALE_E_INVALID, "explain must be true or false");
     s->with = IS_MEMORY_SCORE | (json_is_true(explain) ? IS_MEMORY_EXPLAIN : 0);
     return read_number(o, s);
 }
@@ -118,7 +121,8 @@ static bool is_near(const search *s, const inferscale_item *t)
     return !s->has_threshold || is_memory_score(t) >= s->threshold || (t->score_dense == 0 && t->score_lexical > 0);
 }
 
-inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope, json_t *request, const is_filter *f, json_t **results)
+inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope, json_t *request, const is_filter *f,
+                                   size_t *n_words_only, json_t **results)
 {
     inferscale_list *list = NULL;
     char *metadata = NULL;
@@ -139,13 +143,16 @@ inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope
     s.o.from = f->from;
     s.o.to = f->to;
     s.o.k = (uint32_t)(s.top_k ? s.top_k : 1);
-    if (s.has_threshold) s.o.k = s.o.k > TOP_K_MAX / 4 ? TOP_K_MAX : s.o.k * 4; /* ranked by more than the number that is cut by */
+    if (s.has_threshold)
+        s.o.k = s.o.k > TOP_K_MAX / 4 ? TOP_K_MAX : s.o.k * 4; /* ranked by more than the number that is cut by */
     st = inferscale_recall(is, scope, s.query, &s.o, &list);
     is_free(metadata);
     if (st != INFERSCALE_OK) return st;
+    if (n_words_only) *n_words_only = list->n_unembedded;
     *results = json_array();
     for (size_t i = 0; i < list->n && json_array_size(*results) < s.top_k; i++)
-        if (is_near(&s, &list->items[i])) json_array_append_new(*results, only(is_memory_json(&list->items[i], s.with), s.fields));
+        if (is_near(&s, &list->items[i]))
+            json_array_append_new(*results, only(is_memory_json(&list->items[i], s.with), s.fields));
     inferscale_list_free(list);
     return INFERSCALE_OK;
 }
@@ -246,7 +253,8 @@ inferscale_status is_memory_versions(inferscale *is, const inferscale_scope *sco
 
 /* ---- Update ---------------------------------------------------------------------------------------------------------------- */
 
-static const char *const known_update[] = { "text", "memory", "data", "metadata", "timestamp", "expiration_date", "expires", "memory_id", "user_id",
+static const char *const known_update[] = { "text", "memory", "data", "metadata", "timestamp", "expiration_date", "expires",
+                                            "memory_id", "user_id",
                                             "agent_id", "run_id", "app_id", NULL };
 
 /* The members that the request gives over those that are there; NULL = as it was, or no memory (*st). In a new string. */
@@ -280,7 +288,8 @@ static is_status read_update(json_t *o, const inferscale_item *t, inferscale_fac
     for (size_t i = 0; i < 3 && (!text || json_is_null(text)); i++) text = json_object_get(o, names[i]);
     if (json_is_null(text)) text = NULL;
     if (text && !json_is_string(text)) return is_fail(INFERSCALE_E_INVALID, "text must be a string");
-    if (metadata && !json_is_object(metadata) && !json_is_null(metadata)) return is_fail(INFERSCALE_E_INVALID, "metadata must be an object");
+    if (metadata && !json_is_object(metadata) && !json_is_null(metadata))
+        return is_fail(INFERSCALE_E_INVALID, "metadata must be an object");
     if (!text && !date && !expiry && !json_is_object(metadata))
         return is_fail(INFERSCALE_E_INVALID, "At least one of text, metadata, timestamp or expiration_date must be given");
     *f = (inferscale_fact){ .text = text ? json_string_value(text) : t->text, .event_time = t->event_time, .valid_from = t->valid_from,
@@ -308,9 +317,11 @@ static is_status change(inferscale *is, const inferscale_scope *scope, const inf
     is_status st = INFERSCALE_OK;
     char *metadata;
 
-    if (is_immutable(t)) return is_fail(INFERSCALE_E_INVALID, "memory %lld is immutable; delete it and add another", (long long)t->id);
+    if (is_immutable(t))
+        return is_fail(INFERSCALE_E_INVALID, "memory %lld is immutable; delete it and add another", (long long)t->id);
     if (t->superseded_by)
-        return is_fail(INFERSCALE_E_INVALID, "memory %lld was superseded by %lld; update that one", (long long)t->id, (long long)t->superseded_by);
+        return is_fail(INFERSCALE_E_INVALID, "memory %lld was superseded by %lld; update that one", (long long)t->id,
+                       (long long)t->superseded_by);
     IS_TRY(read_update(request, t, &f));
     f.metadata = metadata = merged(t, json_object_get(request, "metadata"), &st);
     if (st == INFERSCALE_OK) st = inferscale_update(is, scope, t->id, &f);
@@ -416,7 +427,8 @@ inferscale_status is_memory_owners(inferscale *is, const inferscale_scope *scope
         const inferscale_usage_row *r = &u->rows[i];
 
         if (strcmp(r->what, "text") != 0 || r->n == 0 || (tenant && strcmp(tenant, r->tenant) != 0)) continue;
-        json_array_append_new(*out, json_pack("{s:s,s:s,s:s,s:s,s:I}", "id", r->owner, "name", r->owner, "type", r->owner_kind, "tenant", r->tenant,
+        json_array_append_new(*out, json_pack("{s:s,s:s,s:s,s:s,s:I}", "id", r->owner, "name", r->owner, "type", r->owner_kind,
+                                              "tenant", r->tenant,
                                               "total_memories", (json_int_t)r->n));
     }
     inferscale_usage_free(u);

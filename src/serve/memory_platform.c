@@ -10,11 +10,11 @@
 
 enum { PAGE_SIZE = 100, PAGE_SIZE_MAX = 1000, BATCH_MAX = 1000, UNPAGED_MAX = 10000 };
 
-/* The client asks for org_id and project_id: without them it leaves out what only the platform has. */
+/* MemoryClient does not begin without an organisation and a project. */
 void is_platform_ping(is_server *s, is_request *r)
 {
     (void)s;
-    is_reply_json(r, 200, json_pack("{s:s,s:n}", "status", "ok", "user_email"));
+    is_reply_json(r, 200, json_pack("{s:s,s:s,s:s,s:n}", "status", "ok", "org_id", "inferscale", "project_id", "default", "user_email"));
 }
 
 void is_platform_not_here(is_server *s, is_request *r)
@@ -147,7 +147,8 @@ void is_platform_list_v2(is_server *s, is_request *r)
 
 void is_platform_list_v1(is_server *s, is_request *r)
 {
-    static const char *const no[] = { "filters", "metadata", "categories", "keywords", "created_at", "start_date", "end_date", "fields", "top_k", "limit", NULL };
+    static const char *const no[] = { "filters", "metadata", "categories", "keywords", "created_at", "start_date", "end_date",
+                                      "fields", "top_k", "limit", NULL };
 
     if (is_memory_query_free_of(s, r, "list", no)) list_pages(s, r, NULL, false);
 }
@@ -164,7 +165,8 @@ void is_platform_entities(is_server *s, is_request *r)
     if (st != INFERSCALE_OK) return;
     st = is_memory_owners(s->is, o.given ? &o.scope : NULL, k && !k->admin ? k->tenant : NULL, &owners);
     if (st == INFERSCALE_OK)
-        is_memory_reply(s, r, "entities", json_pack("{s:I,s:n,s:n,s:o}", "count", (json_int_t)json_array_size(owners), "next", "previous", "results", owners));
+        is_memory_reply(s, r, "entities", json_pack("{s:I,s:n,s:n,s:o}", "count", (json_int_t)json_array_size(owners), "next",
+                                                    "previous", "results", owners));
     else is_memory_failed(s, r, "entities", st);
 }
 
@@ -180,7 +182,8 @@ void is_platform_delete_entity(is_server *s, is_request *r)
     for (size_t i = 0; type && i < 4; i++)
         if (!strcmp(types[i], type)) member = members[i];
     if (!member) {
-        is_memory_failed(s, r, "delete_all", is_fail(INFERSCALE_E_NOTFOUND, "there are no entities of type %.40s; user, agent, run and app are known", type));
+        is_memory_failed(s, r, "delete_all", is_fail(INFERSCALE_E_NOTFOUND,
+                                                     "there are no entities of type %.40s; user, agent, run and app are known", type));
         return;
     }
     from = json_pack("{s:s}", member, name);
