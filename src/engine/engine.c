@@ -1,16 +1,17 @@
-/* engine.c - the host's side of an engine: one lock around a plug-in's instance, and memory that is the host's own. */
-#include <pthread.h>
+/* engine.c - the host's side of an engine: turns for what must be done alone, one thread for the steps (batch.h), and memory that is
+ * the host's own. */
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/batch.h"
 
 struct is_engine {
-    pthread_mutex_t lock;
     const is_engine_vtable *v;
     void *impl;
     is_engine_info info;
     is_gate *gate, *own_gate;
+    is_turns *turns;
+    is_batch *batch;
 };
 
 is_status is_engine_open(const char *plugin_dir, const char *name, const is_engine_opts *opts, is_engine **out)
@@ -26,14 +27,12 @@ is_status is_engine_open(const char *plugin_dir, const char *name, const is_engi
     e = is_calloc(1, sizeof *e);
     if (!e) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine");
     e->v = plugin->engine;
-    if (pthread_mutex_init(&e->lock, NULL) != 0) {
-        is_free(e);
-        return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine's lock");
-    }
     st = opts->gate ? INFERSCALE_OK : is_gate_new(&e->own_gate);
     e->gate = opts->gate ? opts->gate : e->own_gate;
     if (st == INFERSCALE_OK) st = e->v->open(opts, &e->impl);
     if (st == INFERSCALE_OK) st = e->v->info(e->impl, &e->info);
+    if (st == INFERSCALE_OK) st = is_turns_new(&e->turns);
+    if (st == INFERSCALE_OK) st = is_batch_new(e->v, e->impl, e->turns, opts->n_parallel, &e->batch);
     if (st != INFERSCALE_OK) {
         is_engine_close(e);
         return st;
@@ -45,13 +44,14 @@ is_status is_engine_open(const char *plugin_dir, const char *name, const is_engi
 void is_engine_close(is_engine *e)
 {
     if (!e) return;
+    is_batch_free(e->batch);
     if (e->impl) e->v->close(e->impl);
+    is_turns_free(e->turns);
     is_gate_free(e->own_gate);
-    pthread_mutex_destroy(&e->lock);
     is_free(e);
 }
 
-/* These three are fixed once the engine is open, so they need no lock. */
+/* What is fixed once the engine is open, its vocabulary too, is asked without waiting for a step. */
 const is_engine_info *is_engine_describe(is_engine *e)
 {
     return &e->info;
@@ -75,7 +75,6 @@ is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool pa
 
     *out = NULL;
     *n = 0;
-    pthread_mutex_lock(&e->lock);
     st = e->v->tokenize(e->impl, text, len, parse_special, add_bos, &theirs, n);
     if (st == INFERSCALE_OK) {
         *out = is_malloc((*n + 1) * sizeof **out);
@@ -83,31 +82,22 @@ is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool pa
         e->v->tokens_free(e->impl, theirs);
         if (!*out) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for %u tokens", *n);
     }
-    pthread_mutex_unlock(&e->lock);
     if (st != INFERSCALE_OK) *n = 0;
     return st;
 }
 
-/* One expression under the lock. */
-#define LOCKED(type, expr)                                                                                                     \
-    type locked_;                                                                                                              \
-    pthread_mutex_lock(&e->lock);                                                                                              \
-    locked_ = (expr);                                                                                                          \
-    pthread_mutex_unlock(&e->lock);                                                                                            \
-    return locked_
-
 int is_engine_piece(is_engine *e, int32_t token, char *buf, int cap)
 {
-    LOCKED(int, e->v->token_piece(e->impl, token, buf, cap));
+    return e->v->token_piece(e->impl, token, buf, cap);
 }
 
 bool is_engine_is_eog(is_engine *e, int32_t token)
 {
-    LOCKED(bool, e->v->is_eog(e->impl, token));
+    return e->v->is_eog(e->impl, token);
 }
 
-/* A background capture runs with the gate's flag as its cancel flag. The flag is looked at under the lock too: one that waited for
- * the lock while a question came must not begin. */
+/* A background capture runs with the gate's flag as its cancel flag. The flag is looked at in the turn too: one that waited for
+ * its turn while a question came must not begin. */
 static is_status capture_behind_gate(is_engine *e, is_capture *c, size_t n)
 {
     const volatile int *asked = c[0].cancel;
@@ -123,8 +113,13 @@ static is_status capture_behind_gate(is_engine *e, is_capture *c, size_t n)
 
 is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n)
 {
+    is_status st;
+
     if (n == 0) return INFERSCALE_OK;
-    LOCKED(is_status, c[0].background ? capture_behind_gate(e, c, n) : e->v->capture(e->impl, c, n));
+    is_turns_take(e->turns);
+    st = c[0].background ? capture_behind_gate(e, c, n) : e->v->capture(e->impl, c, n);
+    is_turns_give(e->turns);
+    return st;
 }
 
 is_status is_engine_capture(is_engine *e, is_capture *c)
@@ -149,38 +144,53 @@ bool is_engine_question_wait(is_engine *e, int64_t timeout_ms)
 
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
 {
-    LOCKED(is_status, e->v->start(e->impl, plan, opts, run, stats));
+    is_run *made = NULL;
+    is_status st;
+
+    *run = NULL;
+    if (stats) memset(stats, 0, sizeof *stats);
+    IS_TRY(e->v->begin(e->impl, plan, opts, &made));
+    st = is_batch_do(e->batch, made, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL);
+    if (st != INFERSCALE_OK) {
+        is_batch_finish(e->batch, made);
+        return st;
+    }
+    if (stats) e->v->stats(e->impl, made, stats);
+    *run = made;
+    return INFERSCALE_OK;
 }
 
 is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats)
 {
-    LOCKED(is_status, e->v->extend(e->impl, run, more, opts, stats));
+    if (stats) memset(stats, 0, sizeof *stats);
+    IS_TRY(e->v->more(e->impl, run, more, opts));
+    IS_TRY(is_batch_do(e->batch, run, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL));
+    if (stats) e->v->stats(e->impl, run, stats);
+    return INFERSCALE_OK;
 }
 
 is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token)
 {
-    LOCKED(is_status, e->v->sample(e->impl, run, token));
+    return e->v->sample(e->impl, run, token);
 }
 
 is_status is_engine_feed(is_engine *e, is_run *run, int32_t token)
 {
-    LOCKED(is_status, e->v->feed(e->impl, run, token));
+    IS_TRY(e->v->token(e->impl, run, token));
+    return is_batch_do(e->batch, run, false, NULL, NULL);
 }
 
 const float *is_engine_logits(is_engine *e, is_run *run)
 {
-    LOCKED(const float *, e->v->logits(e->impl, run));
+    return e->v->logits(e->impl, run);
 }
 
 uint32_t is_engine_run_tokens(is_engine *e, is_run *run)
 {
-    LOCKED(uint32_t, e->v->run_tokens(e->impl, run));
+    return e->v->run_tokens(e->impl, run);
 }
 
 void is_engine_finish(is_engine *e, is_run *run)
 {
-    if (!e || !run) return;
-    pthread_mutex_lock(&e->lock);
-    e->v->finish(e->impl, run);
-    pthread_mutex_unlock(&e->lock);
+    if (e && run) is_batch_finish(e->batch, run);
 }

@@ -133,13 +133,27 @@ typedef struct is_run_stats {
 
 typedef struct is_run is_run; /* one live sequence */
 
-/* The engine's functions. impl is what open returned. Calls on one impl are serialised by the host (engine.c); only the cancel
- * flags may change meanwhile. Errors are statuses with a sentence; bad tokens, positions and sizes are checked, never asserted. */
+/* What one step does for one run. */
+typedef struct is_lane {
+    is_run *run;
+    uint32_t most;           /* in: tokens that may be computed for it, >= 1 */
+    uint32_t n_computed;     /* out: of these */
+    bool done;               /* out: nothing is left to do, its logits are there */
+    is_status status;        /* out: not OK: its call has failed, and the host undoes it or ends the run. Other lanes go on */
+    char why[512];           /* out: the sentence to that */
+} is_lane;
+
+/* The engine's functions. impl is what open returned. Errors are statuses with a sentence; bad tokens, positions and sizes are
+ * checked, never asserted.
+ *
+ * Who calls what. ANY: any thread at any time, several at once. OWNER: whoever holds the run, while no call of it is under way; beside
+ * everything else. ALONE: never two of these at a time (engine.c and batch.c see to it). */
 typedef struct is_engine_vtable {
     const char *name;
     is_status (*open)(const is_engine_opts *opts, void **impl);
     void (*close)(void *impl);
     is_status (*info)(void *impl, is_engine_info *out);
+    /* ANY, down to is_eog */
     const is_geometry *(*geometry)(void *impl);          /* NULL if can_inject is false */
     const is_chat_format *(*chat_format)(void *impl);
     /* Tokens of text, in a new array (is_free by the caller through is_engine_tokens_free: the copy of base differs).
@@ -150,19 +164,30 @@ typedef struct is_engine_vtable {
     /* Appends the bytes of one token to buf[cap]; returns the length (0 for control tokens), or -needed. */
     int (*token_piece)(void *impl, int32_t token, char *buf, int cap);
     bool (*is_eog)(void *impl, int32_t token);
-    /* n >= 1 spans; see is_engine_capture_many. */
+    /* ALONE. n >= 1 spans; see is_engine_capture_many. */
     is_status (*capture)(void *impl, is_capture *c, size_t n);
-    /* Executes the plan's parts and leaves the logits of the last token. *run is the live sequence; finish frees it.
-     * E_CONTEXT if it does not fit, E_CANCELLED, E_INVALID (a STORED part whose segment does not match: fingerprint, geometry,
-     * tokens), E_UNSUPPORTED (STORED on an engine that cannot inject). On failure *run is NULL and nothing stays behind. */
-    is_status (*start)(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
-    /* Continues a run with more parts (positions go on where it stands). Same rules. */
-    is_status (*extend)(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
+
+    /* ANY. Makes a run that has the plan's parts to provide: they are checked, and what can be composed without the engine is. The
+     * plan and the flags of opts must live until it is done. E_CONTEXT if it can never fit, E_INVALID (a STORED part whose segment does
+     * not match: fingerprint, geometry, tokens), E_UNSUPPORTED (STORED on an engine that cannot inject), E_PARSE. */
+    is_status (*begin)(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run);
+    /* OWNER. The same for a run that goes on with more parts (positions go on where it stands); or with one token. opts may be NULL. */
+    is_status (*more)(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts);
+    is_status (*token)(void *impl, is_run *run, int32_t token);
+    /* ALONE or OWNER. Tokens that the run has to compute yet; before its first step perhaps more than turn out to be. */
+    uint32_t (*left)(void *impl, is_run *run);
+    /* ALONE. One decode for all lanes (n >= 1, each of another run with something to do): for each at most `most` tokens of its parts,
+     * what is stored injected when it is reached, and the logits of its last token if that is among them. A lane that finds no room
+     * among others may do nothing in this step. Computing stops when the flags of all its runs say so: they are E_CANCELLED. */
+    void (*step)(void *impl, is_lane *lanes, size_t n);
+    /* ALONE. After a failure: the run is what it was before its last more or token. */
+    void (*undo)(void *impl, is_run *run);
+    void (*finish)(void *impl, is_run *run); /* ALONE. NULL is allowed */
+    /* OWNER */
+    void (*stats)(void *impl, is_run *run, is_run_stats *out);             /* of the last begin or more */
     is_status (*sample)(void *impl, is_run *run, int32_t *token);          /* from the last logits; does not run it */
-    is_status (*feed)(void *impl, is_run *run, int32_t token);             /* runs one token; new logits */
-    const float *(*logits)(void *impl, is_run *run);                       /* [n_vocab] of the last token; until the next call */
+    const float *(*logits)(void *impl, is_run *run);                       /* [n_vocab] of the last token, raw; until the next call */
     uint32_t (*run_tokens)(void *impl, is_run *run);                       /* position of the next token */
-    void (*finish)(void *impl, is_run *run);                               /* NULL is allowed */
 } is_engine_vtable;
 
 /* ---- Embedders come from plug-ins too ------------------------------------------------------------------------------------- */
@@ -202,8 +227,10 @@ typedef const is_plugin *(*is_plugin_entry)(const is_host *host);
  * per process; it is never unloaded. E_NOTFOUND names the folders tried and the next step. */
 is_status is_plugin_load(const char *dir, const char *name, const is_plugin **out);
 
-/* ---- Host side: an engine with its lock ---------------------------------------------------------------------------------- */
+/* ---- Host side: an engine that many threads use ---------------------------------------------------------------------------- */
 
+/* Every function may be called by any thread. Start, extend and feed of different runs share the engine's steps (batch.h says by which
+ * rule); one run is one thread's at a time. */
 typedef struct is_engine is_engine;
 
 is_status is_engine_open(const char *plugin_dir, const char *name, const is_engine_opts *opts, is_engine **out);
@@ -232,6 +259,9 @@ is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n);
 void is_engine_question_begin(is_engine *e);
 void is_engine_question_end(is_engine *e);
 bool is_engine_question_wait(is_engine *e, int64_t timeout_ms);
+/* Executes the plan's parts and leaves the logits of the last token. *run is the live sequence; finish frees it. E_CONTEXT if it does
+ * not fit, E_CANCELLED, E_INVALID, E_UNSUPPORTED, E_PARSE as begin above; E_BUSY (no sequence is free). On failure *run is NULL and
+ * nothing stays behind. Waits while n_parallel runs are at work. */
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
 is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
 is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token);

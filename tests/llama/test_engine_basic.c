@@ -39,7 +39,7 @@ static const char *model_path(const char *name)
 
 static int open_engine(void **state)
 {
-    is_engine_opts o = { .n_ctx = CTX, .n_threads = 1, .flash_attention = INFERSCALE_FA_OFF, .no_selftest = true };
+    is_engine_opts o = { .n_ctx = CTX, .n_threads = 1, .flash_attention = INFERSCALE_FA_OFF, .no_selftest = true, .n_parallel = 1 };
 
     (void)state;
     o.model_path = model_path("smollm2-135m-instruct-q4_0.gguf");

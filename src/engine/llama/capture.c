@@ -14,11 +14,11 @@
 enum { SEQ_HELD = 0, CELLS_STEP = 256 /* libllama attends over used cells, rounded up to so many */ };
 
 /* One span on its way through the engine. */
-typedef struct is_lane {
+typedef struct is_track {
     is_capture *c;
     uint32_t at, end;        /* the next token of context + span, and where to stop */
     int seq;
-} is_lane;
+} is_track;
 
 /* ---- Rows out of the graph ------------------------------------------------------------------------------------------------ */
 
@@ -75,7 +75,7 @@ typedef struct is_mixed {
     llama_seq_id seq[UBATCH];
 } is_mixed;
 
-static void add_token(is_llama *e, is_mixed *b, const is_lane *l)
+static void add_token(is_llama *e, is_mixed *b, const is_track *l)
 {
     is_capture *c = l->c;
     bool in_span = l->at >= c->n_context;
@@ -96,7 +96,7 @@ static is_status decode(is_llama *e, is_mixed *b)
 
     tap->n = b->n;
     tap->n_planes_seen = 0;
-    IS_TRY(is_llama_decode_mixed(e, e->capture, b->token, b->pos, b->seq, b->n));
+    IS_TRY(is_llama_decode_mixed(e, e->capture, b->token, b->pos, b->seq, NULL, b->n));
     if (tap->failed || (tap->wanted && tap->n_planes_seen != e->geometry->n_planes))
         return is_fail(INFERSCALE_E_ENGINE, "the engine's graph gave rows of %u planes, not %u; run 'inferscale doctor'",
                        tap->n_planes_seen, e->geometry->n_planes);
@@ -104,7 +104,7 @@ static is_status decode(is_llama *e, is_mixed *b)
 }
 
 /* Runs every lane to its end, as many tokens in a decode as fit, whosever they are. */
-static is_status run_lanes(is_llama *e, is_lane *lane, size_t n)
+static is_status run_lanes(is_llama *e, is_track *lane, size_t n)
 {
     uint32_t most = UBATCH < e->n_batch ? UBATCH : e->n_batch;
     is_mixed b;
@@ -197,7 +197,7 @@ static uint32_t common_prefix(const is_capture *c, size_t n)
 }
 
 /* The stored end of a span's context into its sequence. */
-static is_status inject_stored(is_llama *e, const is_lane *l)
+static is_status inject_stored(is_llama *e, const is_track *l)
 {
     is_capture *c = l->c;
     is_part *parts = is_calloc(c->n_stored, sizeof *parts);
@@ -211,7 +211,7 @@ static is_status inject_stored(is_llama *e, const is_lane *l)
                               .n_tokens = is_segment_info(c->stored[i])->n_tokens, .segment = c->stored[i] };
         at += parts[i].n_tokens;
     }
-    st = is_inject(e, e->capture, l->seq, parts, c->n_stored, c->pos0 + n_own(c), &stats);
+    st = is_inject(e, e->capture, l->seq, parts, c->n_stored, c->pos0 + n_own(c), NULL, &stats);
     is_free(parts);
     c->n_injected = st == INFERSCALE_OK ? stats.tokens_injected : 0;
     return st;
@@ -222,10 +222,10 @@ static is_status inject_stored(is_llama *e, const is_lane *l)
 static is_status run_wave(is_llama *e, is_capture *c, size_t n, uint32_t shared)
 {
     llama_memory_t mem = llama_get_memory(e->capture);
-    is_lane lane[SPANS_MAX];
+    is_track lane[SPANS_MAX];
 
     for (size_t i = 0; i < n; i++) {
-        lane[i] = (is_lane){ .c = &c[i], .at = shared, .end = c[i].n_stored ? n_own(&c[i]) : shared, .seq = (int)i + 1 };
+        lane[i] = (is_track){ .c = &c[i], .at = shared, .end = c[i].n_stored ? n_own(&c[i]) : shared, .seq = (int)i + 1 };
         if (shared) llama_memory_seq_cp(mem, SEQ_HELD, lane[i].seq, -1, -1);
     }
     IS_TRY(run_lanes(e, lane, n));
@@ -266,7 +266,7 @@ static is_status run_capture(is_llama *e, is_capture *c, size_t n, bool apart)
 {
     bool alone = n == 1 && c->n_stored == 0;
     uint32_t shared = common_prefix(c, n), from = keep_common(e, c, shared);
-    is_lane head = { .c = c, .at = from, .end = alone ? c->n_context + c->n_span : shared, .seq = SEQ_HELD };
+    is_track head = { .c = c, .at = from, .end = alone ? c->n_context + c->n_span : shared, .seq = SEQ_HELD };
 
     c->n_computed += head.end - from;
     IS_TRY(run_lanes(e, &head, 1));

@@ -3,11 +3,19 @@
 
 #include <stdio.h>
 
+static bool is_set(const volatile int *flag)
+{
+    return flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+
 bool is_llama_abort(void *engine)
 {
     is_llama *e = engine;
 
-    return (e->cancel && __atomic_load_n(e->cancel, __ATOMIC_ACQUIRE)) || (e->stop && __atomic_load_n(e->stop, __ATOMIC_ACQUIRE));
+    if (e->n_lanes == 0) return is_set(e->cancel);
+    for (size_t i = 0; i < e->n_lanes; i++)
+        if (!is_set(e->lanes[i].run->cancel) && !is_set(e->lanes[i].run->stop)) return false;
+    return true;
 }
 
 is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n)
@@ -61,10 +69,10 @@ is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const
 }
 
 is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const int32_t *tokens, const int32_t *pos,
-                                llama_seq_id *seq, uint32_t n)
+                                llama_seq_id *seq, int8_t *out, uint32_t n)
 {
     struct llama_batch b = { .n_tokens = (int32_t)n, .token = (llama_token *)tokens, .pos = (llama_pos *)pos,
-                             .n_seq_id = e->b_nseq, .seq_id = e->b_seq, .logits = e->b_out };
+                             .n_seq_id = e->b_nseq, .seq_id = e->b_seq, .logits = out ? out : e->b_out };
     int32_t rc;
 
     if (is_llama_abort(e)) return decode_failed(2);
@@ -72,7 +80,7 @@ is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const in
     is_threads_fit(ctx, e->fit_threads);
     for (uint32_t i = 0; i < n; i++) {
         e->b_seq[i] = &seq[i];
-        e->b_out[i] = 0;
+        if (!out) e->b_out[i] = 0;
     }
     rc = is_shim_decode(ctx, b);
     for (uint32_t i = 0; i < n; i++) e->b_seq[i] = &e->b_id;
@@ -103,7 +111,7 @@ is_status is_llama_first_token(is_llama *e, struct llama_context *ctx)
 
 int is_seq_take(is_llama *e)
 {
-    for (int i = 0; i < SEQ_SCRATCH; i++)
+    for (int i = 0; i < (int)e->n_seqs - 1; i++)
         if (!e->seq_used[i]) {
             e->seq_used[i] = true;
             return i;

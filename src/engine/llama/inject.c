@@ -14,19 +14,51 @@
 
 enum { LAYERS_MAX = 512, PIECE_BYTES = 32 << 20, PIECE_TOKENS_MIN = 64 };
 
-bool is_blob_reserve(is_llama *e, size_t bytes)
+bool is_blob_reserve(is_blob *b, size_t bytes)
 {
     size_t cap = (bytes + bytes / 4 + 4095) & ~(size_t)4095;
     uint8_t *p;
 
-    if (bytes <= e->blob_cap) return true;
+    if (bytes <= b->cap) return true;
     p = is_malloc_aligned(4096, cap);
     if (!p) return false;
     for (size_t i = 0; i < cap; i += 4096) p[i] = 0; /* page faults now, not in the middle of composing */
-    is_free(e->blob);
-    e->blob = p;
-    e->blob_cap = cap;
+    is_free(b->bytes);
+    b->bytes = p;
+    b->cap = cap;
     return true;
+}
+
+/* A buffer that another run is done with: the largest; or none. */
+static is_blob blob_take(is_llama *e)
+{
+    is_blob *best = &e->spare[0], got;
+
+    pthread_mutex_lock(&e->blobs_lock);
+    for (int i = 1; i < BLOBS_MAX; i++)
+        if (e->spare[i].cap > best->cap) best = &e->spare[i];
+    got = *best;
+    *best = (is_blob){ 0 };
+    pthread_mutex_unlock(&e->blobs_lock);
+    return got;
+}
+
+void is_blob_give(is_llama *e, is_blob *b)
+{
+    is_blob *least = &e->spare[0], drop = *b;
+
+    if (!b->bytes) return;
+    pthread_mutex_lock(&e->blobs_lock);
+    for (int i = 1; i < BLOBS_MAX; i++)
+        if (e->spare[i].cap < least->cap) least = &e->spare[i];
+    if (least->cap < b->cap) {
+        drop = *least;
+        *least = *b;
+        least->len = 0;
+    }
+    pthread_mutex_unlock(&e->blobs_lock);
+    is_free(drop.bytes);
+    *b = (is_blob){ 0 };
 }
 
 is_status is_part_check(is_llama *e, const is_part *p)
@@ -100,30 +132,31 @@ static is_status compose_block(is_llama *e, const is_block *b, is_stretch *s, ui
     return INFERSCALE_OK;
 }
 
-static is_status compose(is_llama *e, is_stretch *s, size_t *len)
+static is_status compose(is_llama *e, is_stretch *s, is_blob *b)
 {
     size_t bytes = 8;
 
     for (uint32_t i = 0; i < e->layout.n_blocks; i++)
         bytes += is_block_bytes(e->geometry, &e->layout, &e->layout.block[i], s->to - s->from);
-    if (!is_blob_reserve(e, bytes)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a composition of %zu bytes", bytes);
-    *len = is_blob_head(e->blob);
+    if (!is_blob_reserve(b, bytes)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a composition of %zu bytes", bytes);
+    b->len = is_blob_head(b->bytes);
     for (uint32_t i = 0; i < e->layout.n_blocks; i++) {
-        IS_TRY(compose_block(e, &e->layout.block[i], s, e->blob + *len, &bytes));
-        *len += bytes;
+        IS_TRY(compose_block(e, &e->layout.block[i], s, b->bytes + b->len, &bytes));
+        b->len += bytes;
     }
+    b->to = s->to;
     return INFERSCALE_OK;
 }
 
 /* Loads the blob into the scratch sequence; frees kept prefixes while there are not enough cells (they are of the serving
  * context). */
-static is_status load(is_llama *e, struct llama_context *ctx, size_t len, uint32_t tokens)
+static is_status load(is_llama *e, struct llama_context *ctx, int scratch, const is_blob *b, uint32_t tokens)
 {
     is_shim_clear();
     is_llama_clear_error();
     for (;;) {
-        if (is_shim_state_set(ctx, e->blob, len, SEQ_SCRATCH) == len) return INFERSCALE_OK;
-        llama_memory_seq_rm(llama_get_memory(ctx), SEQ_SCRATCH, -1, -1);
+        if (is_shim_state_set(ctx, b->bytes, b->len, scratch) == b->len) return INFERSCALE_OK;
+        llama_memory_seq_rm(llama_get_memory(ctx), scratch, -1, -1);
         if (ctx != e->serve || !is_prefix_evict(e, -1)) break;
     }
     return is_fail(INFERSCALE_E_CONTEXT, "no room for %u injected tokens in the engine's context of %u; end other "
@@ -138,39 +171,72 @@ static uint32_t piece_tokens(const is_llama *e)
     return n < PIECE_TOKENS_MIN ? PIECE_TOKENS_MIN : n > e->n_ctx ? e->n_ctx : (uint32_t)n;
 }
 
-/* The piece [s->from, s->to) into the sequence. */
-static is_status inject_piece(is_llama *e, struct llama_context *ctx, int seq, is_stretch *s, is_run_stats *stats)
+/* The piece [s->from, s->to), composed, into the sequence. */
+static is_status inject_piece(is_llama *e, struct llama_context *ctx, int seq, const is_stretch *s, const is_blob *b, is_run_stats *stats)
 {
     llama_memory_t mem = llama_get_memory(ctx);
-    double t0 = is_now_ms(), t1;
-    size_t len = 0;
+    int scratch = ctx == e->serve ? (int)e->n_seqs - 1 : SEQ_SCRATCH;
+    double t0 = is_now_ms();
 
-    IS_TRY(compose(e, s, &len));
-    t1 = is_now_ms();
-    IS_TRY(load(e, ctx, len, s->end - s->pos));
-    llama_memory_seq_cp(mem, SEQ_SCRATCH, seq, -1, -1);
-    llama_memory_seq_rm(mem, SEQ_SCRATCH, -1, -1);
-    stats->compose_ms += t1 - t0;
-    stats->inject_ms += is_now_ms() - t1;
+    IS_TRY(load(e, ctx, scratch, b, s->end - s->pos));
+    llama_memory_seq_cp(mem, scratch, seq, -1, -1);
+    llama_memory_seq_rm(mem, scratch, -1, -1);
+    stats->inject_ms += is_now_ms() - t0;
     stats->tokens_injected += s->to - s->from;
     return INFERSCALE_OK;
 }
 
-is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_part *parts, uint32_t n, uint32_t pos,
+static is_status stretch_new(is_llama *e, const is_part *parts, uint32_t n, uint32_t pos, is_stretch *s)
+{
+    *s = (is_stretch){ .parts = parts, .n_parts = n, .pos = pos, .end = pos, .from = pos };
+    s->spans = is_malloc(n * sizeof *s->spans);
+    if (!s->spans) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %u injected facts", n);
+    for (uint32_t i = 0; i < n; i++) s->end += parts[i].n_tokens;
+    s->stream = (s->end - pos) * is_geometry_width(e->geometry) * 2 >= IS_COMPOSE_STREAM_BYTES;
+    return INFERSCALE_OK;
+}
+
+/* The end of the piece that begins at s->from. */
+static uint32_t piece_end(const is_llama *e, const is_stretch *s)
+{
+    uint32_t step = piece_tokens(e);
+
+    return s->end - s->from > step + step / 2 ? s->from + step : s->end; /* no small rest */
+}
+
+is_status is_inject_ahead(is_llama *e, const is_part *parts, uint32_t n, is_blob *ahead)
+{
+    is_stretch s;
+    is_status st;
+
+    IS_TRY(stretch_new(e, parts, n, parts[0].pos, &s));
+    s.to = piece_end(e, &s);
+    *ahead = blob_take(e);
+    st = compose(e, &s, ahead);
+    is_free(s.spans);
+    if (st != INFERSCALE_OK) is_blob_give(e, ahead);
+    return st;
+}
+
+is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_blob *ahead,
                     is_run_stats *stats)
 {
-    is_stretch s = { .parts = parts, .n_parts = n, .pos = pos, .end = pos };
-    uint32_t step = piece_tokens(e);
-    is_status st = INFERSCALE_OK;
+    is_stretch s;
+    is_status st;
 
-    s.spans = is_malloc(n * sizeof *s.spans);
-    if (!s.spans) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %u injected facts", n);
-    for (uint32_t i = 0; i < n; i++) s.end += parts[i].n_tokens;
-    s.stream = (s.end - pos) * is_geometry_width(e->geometry) * 2 >= IS_COMPOSE_STREAM_BYTES;
-    for (s.from = pos; s.from < s.end && st == INFERSCALE_OK; s.from = s.to) {
-        s.to = s.end - s.from > step + step / 2 ? s.from + step : s.end; /* no small rest */
-        st = is_llama_abort(e) ? is_fail(INFERSCALE_E_CANCELLED, "cancelled while stored facts were injected")
-                               : inject_piece(e, ctx, seq, &s, stats);
+    IS_TRY(stretch_new(e, parts, n, pos, &s));
+    for (st = INFERSCALE_OK; s.from < s.end && st == INFERSCALE_OK; s.from = s.to) {
+        const is_blob *b = ahead && ahead->len && s.from == pos ? ahead : &e->blob;
+        double t0 = is_now_ms();
+
+        if (is_llama_abort(e)) {
+            st = is_fail(INFERSCALE_E_CANCELLED, "cancelled while stored facts were injected");
+            break;
+        }
+        s.to = b == ahead ? ahead->to : piece_end(e, &s);
+        if (b == &e->blob) st = compose(e, &s, &e->blob);
+        if (b == &e->blob) stats->compose_ms += is_now_ms() - t0;
+        if (st == INFERSCALE_OK) st = inject_piece(e, ctx, seq, &s, b, stats);
     }
     is_free(s.spans);
     return st;

@@ -4,16 +4,19 @@
  *   text.c        tokens and pieces                   chat_format.c  the literal pieces of the chat template
  *   probe.c       geometry from the live graph        capture.c      F32 rows of a span
  *   layout.c      the sequence-state blob's framing   inject.c       stored segments -> blob -> cache
- *   prefix.c      exact prefixes kept between runs    run.c          start, extend, feed, finish
+ *   prefix.c      exact prefixes kept between runs    run.c          runs, and what they have to do
+ *   step.c        one decode for several runs
  *   decode.c      token batches, errors, cancel       sample.c       logits -> token
  *   grammar_check.c  is this text a grammar
  *   tuning.c      flash attention by measuring        selftest.c     layout, rope and identity at load
  *   fingerprint.c what KV depends on                  plugin.c       the table; log lines to the host
  *
- * One engine is used by one thread at a time (the host serialises). libllama asserts on bad ids and ranges, which ends the
- * process, so everything is checked before it is called. */
+ * What touches the contexts is done by one thread at a time (engine.h says what is not). libllama asserts on bad ids and ranges,
+ * which ends the process, so everything is checked before it is called. */
 #ifndef IS_LLAMA_INTERNAL_H
 #define IS_LLAMA_INTERNAL_H
+
+#include <pthread.h>
 
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -25,9 +28,11 @@
 #include "kv/rope.h"
 
 enum {
-    SEQ_MAX = 32,            /* sequences of the serving context */
+    SEQ_MAX = 32,            /* sequences of the capture context */
     SEQ_SCRATCH = SEQ_MAX - 1,
-    PREFIX_MAX = 8,          /* exact prefixes kept */
+    SERVE_SEQS_MAX = 192,    /* those of the serving context: 32, or more if more runs are to share it */
+    PREFIX_MAX = 16,         /* exact prefixes kept */
+    BLOBS_MAX = 8,           /* composition buffers kept */
     UBATCH = 512,
     SPANS_MAX = SEQ_MAX - 2, /* spans captured in one decode: sequence 0 is held, the last is scratch */
 };
@@ -57,6 +62,13 @@ typedef struct is_prefix {
     uint32_t n_runs;         /* live runs that share its cells */
 } is_prefix;
 
+/* A composed sequence state, or room for one. */
+typedef struct is_blob {
+    uint8_t *bytes;          /* NULL = none */
+    size_t cap, len;         /* len 0 = nothing is composed */
+    uint32_t to;             /* it holds the positions up to here */
+} is_blob;
+
 typedef struct is_count { int32_t token; uint32_t n; } is_count;
 
 /* How a run's tokens are chosen, and what that depends on. */
@@ -76,8 +88,29 @@ struct is_run {
     uint32_t pos;            /* position of the next token */
     float *logits;           /* [n_vocab] of the last token */
     bool has_logits, broken; /* broken: a failed extend could not be undone */
+    bool injected;           /* something stored is in it */
     int prefix;              /* index of the prefix it shares cells with; -1 = none */
     is_sampler *sampler;
+
+    /* what it has to do: the rest of a plan, or a token */
+    const is_plan *plan;     /* of the call under way, borrowed; NULL = the token */
+    uint32_t part, at;       /* the next token to provide: of which part, and where in it */
+    int32_t token;
+    bool fed;                /* the token was run, and the sampler does not know yet */
+    uint32_t left;           /* tokens to compute yet */
+    uint32_t before;         /* where it stood when the call began */
+    uint32_t batch;          /* most tokens a decode; 0 = as many as may be */
+    int32_t *prefix_tokens;  /* [n_prefix] of the leading parts that may be an exact prefix; n_prefix 0 = none, or done with */
+    uint32_t n_prefix;
+    is_blob ahead;           /* composed before its turn came */
+    is_sampler *sampler_next; /* from the extension on */
+    const volatile int *cancel, *stop;
+    is_run_stats stats;
+
+    /* of the step under way */
+    uint32_t chunk, last;    /* tokens that it runs, and where the last of them stands in the batch */
+    bool moved;              /* something was injected */
+    is_status waited;        /* why it could do nothing; OK = it could */
     struct is_run *next;
 };
 
@@ -98,20 +131,23 @@ typedef struct is_llama {
     is_layout layout;
     is_chat_format chat;
 
-    uint8_t *blob;                         /* composition buffer, kept */
-    size_t blob_cap;
+    is_blob blob;                          /* composition buffer of what is done alone */
+    pthread_mutex_t blobs_lock;
+    is_blob spare[BLOBS_MAX];              /* those of runs, for the next; under blobs_lock */
 
-    bool seq_used[SEQ_MAX];
+    uint32_t n_seqs, n_parallel;           /* of the serving context; its last sequence is scratch */
+    bool seq_used[SERVE_SEQS_MAX];
     is_prefix prefixes[PREFIX_MAX];
     uint64_t clock;                        /* LRU time */
     is_run *runs;
 
-    const volatile int *cancel;            /* of the call in progress; NULL = none */
-    const volatile int *stop;              /* likewise */
+    const volatile int *cancel;            /* of the capture in progress; NULL = none */
+    const is_lane *lanes;                  /* of the step in progress */
+    size_t n_lanes;
 
     /* the batch given to libllama, n_batch long */
-    int32_t *b_pos, *b_nseq;
-    llama_seq_id **b_seq;
+    int32_t *b_token, *b_pos, *b_nseq;
+    llama_seq_id **b_seq, *b_ids;
     llama_seq_id b_id;
     int8_t *b_out;
 
@@ -172,15 +208,16 @@ is_status is_chat_format_find(is_llama *e);
 void is_chat_format_free(is_chat_format *f);
 
 /* ---- decode.c ---- */
-bool is_llama_abort(void *engine);       /* ggml's abort callback: polls engine->cancel */
+bool is_llama_abort(void *engine);       /* ggml's abort callback: the flag of a capture, or of all runs of a step */
 /* Runs n tokens of one sequence of ctx at pos ..., in decodes of at most `batch` tokens; the last token's logits if want_last.
  * E_CANCELLED, E_CONTEXT (no free cell), E_ENGINE, E_INVALID (a token outside the vocabulary). What was run before a failure
  * stays in the sequence: the caller undoes it. */
 is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const int32_t *tokens, uint32_t n, uint32_t pos,
                           uint32_t batch, bool want_last);
-/* Runs n tokens, each of its own sequence at its own position, in one decode: n <= n_batch of ctx and engine, no logits. */
+/* Runs n tokens, each of its own sequence at its own position, in one decode: n <= n_batch of ctx and engine. out[i]: logits are
+ * wanted; NULL = none. */
 is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const int32_t *tokens, const int32_t *pos,
-                                llama_seq_id *seq, uint32_t n);
+                                llama_seq_id *seq, int8_t *out, uint32_t n);
 /* Computes one token with one thread and forgets it: what ggml finds impossible in this model is an error then (shim.cpp), and
  * not the end of the process. Leaves the context's memory empty. E_MODEL. */
 is_status is_llama_first_token(is_llama *e, struct llama_context *ctx);
@@ -228,11 +265,15 @@ size_t is_block_frame(const is_geometry *g, const is_layout *l, const is_block *
 /* ---- inject.c ---- */
 /* Composes parts[0 .. n) (all STORED, contiguous, the first at position pos) and puts them into sequence seq of ctx, the serving or
  * the capture context (its scratch sequence is used). Adds to stats. E_CONTEXT if there are no cells. */
-is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_run_stats *stats);
+is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_blob *ahead,
+                    is_run_stats *stats);
+/* Composes the first piece of the same parts, which is_inject then takes from `ahead`. Any thread. E_NOMEM. */
+is_status is_inject_ahead(is_llama *e, const is_part *parts, uint32_t n, is_blob *ahead);
+void is_blob_give(is_llama *e, is_blob *b);               /* for others to use; b is empty then. Any thread */
 is_status is_part_check(is_llama *e, const is_part *p);   /* segment fits part and model */
 /* A blob of n cells at positions 0 ... with zero rows, for measuring. *out: is_free. */
 is_status is_blob_zero(is_llama *e, const is_layout *l, uint32_t n, uint8_t **out, size_t *len);
-bool is_blob_reserve(is_llama *e, size_t bytes);
+bool is_blob_reserve(is_blob *b, size_t bytes);
 
 /* ---- prefix.c ---- */
 /* Copies the longest kept exact prefix of tokens[0..n) to sequence seq; *len = its length (0 = none), *index = which. */
@@ -243,13 +284,19 @@ void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int
 bool is_prefix_evict(is_llama *e, int except);
 void is_prefix_free_all(is_llama *e);
 
-/* ---- run.c, sample.c ---- */
-is_status is_llama_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
-is_status is_llama_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
-is_status is_llama_feed(void *impl, is_run *run, int32_t token);
+/* ---- run.c, step.c, sample.c ---- */
+is_status is_llama_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run);
+is_status is_llama_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts);
+is_status is_llama_token(void *impl, is_run *run, int32_t token);
+uint32_t is_llama_left(void *impl, is_run *run);
+void is_llama_step(void *impl, is_lane *lanes, size_t n);
+void is_llama_undo(void *impl, is_run *run);
+void is_llama_stats(void *impl, is_run *run, is_run_stats *out);
 const float *is_llama_logits(void *impl, is_run *run);
 uint32_t is_llama_run_tokens(void *impl, is_run *run);
 void is_llama_finish(void *impl, is_run *run);
+/* All steps of a plan, with nobody beside it: for the self-test. */
+is_status is_llama_run_alone(is_llama *e, const is_plan *plan, const is_run_opts *o, is_run **out);
 is_status is_llama_sample(void *impl, is_run *run, int32_t *token);
 is_status is_sampler_new(const is_llama *e, const is_sampling *how, is_sampler **out); /* E_INVALID, E_PARSE, E_UNSUPPORTED */
 void is_sampler_free(is_sampler *s);                                                   /* NULL is allowed */

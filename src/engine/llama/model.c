@@ -126,12 +126,14 @@ static is_status describe(is_llama *e, const is_engine_opts *o)
 
 static is_status make_batch(is_llama *e)
 {
+    e->b_token = is_malloc(e->n_batch * sizeof *e->b_token);
+    e->b_ids = is_malloc(e->n_batch * sizeof *e->b_ids);
     e->b_pos = is_malloc(e->n_batch * sizeof *e->b_pos);
     e->b_nseq = is_malloc(e->n_batch * sizeof *e->b_nseq);
     e->b_seq = is_malloc(e->n_batch * sizeof *e->b_seq);
     e->b_out = is_malloc(e->n_batch);
     e->held = is_malloc(e->n_ctx * sizeof *e->held);
-    if (!e->b_pos || !e->b_nseq || !e->b_seq || !e->b_out || !e->held)
+    if (!e->b_token || !e->b_ids || !e->b_pos || !e->b_nseq || !e->b_seq || !e->b_out || !e->held)
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for a batch of %u tokens", e->n_batch);
     for (uint32_t i = 0; i < e->n_batch; i++) {
         e->b_nseq[i] = 1;
@@ -206,10 +208,10 @@ static is_status learn(is_llama *e)
  * kept measurement the model is probed with it on first, and the contexts are made again if off is faster. */
 static is_status make_contexts(is_llama *e, bool fa)
 {
-    e->serve = is_llama_context(e, e->n_ctx, SEQ_MAX, e->n_batch, fa, false, NULL);
+    e->serve = is_llama_context(e, e->n_ctx * e->n_parallel, e->n_seqs, e->n_batch, fa, false, NULL);
     if (!e->serve && fa) { /* some architectures have no flash attention */
         fa = false;
-        e->serve = is_llama_context(e, e->n_ctx, SEQ_MAX, e->n_batch, fa, false, NULL);
+        e->serve = is_llama_context(e, e->n_ctx * e->n_parallel, e->n_seqs, e->n_batch, fa, false, NULL);
     }
     if (!e->serve) return no_context(e);
     e->info.flash_attention = fa;
@@ -279,6 +281,10 @@ is_status is_llama_open(const is_engine_opts *o, void **impl)
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine");
     }
     e->tap->engine = e;
+    pthread_mutex_init(&e->blobs_lock, NULL);
+    e->n_parallel = o->n_parallel ? o->n_parallel : IS_PARALLEL_DEFAULT;
+    if (e->n_parallel > IS_PARALLEL_MAX) e->n_parallel = IS_PARALLEL_MAX;
+    e->n_seqs = e->n_parallel > 8 ? 2 * e->n_parallel + 16 : 32;
     for (int i = 0; i < PREFIX_MAX; i++) e->prefixes[i].seq = -1;
     e->path = is_strdup(o->model_path);
     e->cache_dir = is_strdup(o->cache_dir);
@@ -307,7 +313,11 @@ void is_llama_close(void *impl)
     is_rope_free(e->rope);
     is_layout_free(&e->layout);
     is_chat_format_free(&e->chat);
-    is_free(e->blob);
+    is_free(e->blob.bytes);
+    for (int i = 0; i < BLOBS_MAX; i++) is_free(e->spare[i].bytes);
+    pthread_mutex_destroy(&e->blobs_lock);
+    is_free(e->b_token);
+    is_free(e->b_ids);
     is_free(e->b_pos);
     is_free(e->b_nseq);
     is_free(e->b_seq);

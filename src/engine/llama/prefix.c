@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { PARK_TOKENS = 64 /* shorter idle prefixes keep their cells */, PARKED_MAX = 4 };
+enum { PARK_TOKENS = 64 /* shorter idle prefixes keep their cells */, PARKED_MAX = 8 };
 
 static uint32_t common(const is_prefix *p, const int32_t *tokens, uint32_t n)
 {

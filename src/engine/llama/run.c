@@ -1,10 +1,6 @@
-/* run.c - executing a plan: one live sequence, its parts provided in order.
+/* run.c - a run: one live sequence, and what it has to do (step.c does it).
  *
- *   leading computed parts   found as an exact prefix, else computed (and kept as one)
- *   stored parts in a row    one blob (inject.c)
- *   computed parts in a row  decoded together
- *
- * Once a stored part was injected nothing of the sequence is kept as an exact prefix. */
+ * What needs no engine is done here, by the caller's thread, while others are computed: checking a plan, composing what is stored. */
 #include "engine/llama/internal.h"
 
 #include <string.h>
@@ -56,117 +52,179 @@ static is_status check_parts(is_llama *e, const is_plan *plan, bool extend, uint
     return INFERSCALE_OK;
 }
 
-/* Decodes; frees kept prefixes while there are not enough cells. */
-static is_status compute(is_llama *e, is_run *run, const int32_t *tokens, uint32_t n, uint32_t batch, bool want_last,
-                         is_run_stats *stats)
+/* Joins the tokens of parts [0, n) into a new array (is_free); *sum = how many. NULL = out of memory. */
+static int32_t *join(const is_part *parts, uint32_t n, uint32_t *sum)
 {
-    double t0 = is_now_ms();
-    is_status st;
-
-    for (;;) {
-        st = is_llama_decode(e, e->serve, run->seq, tokens, n, run->pos, batch, want_last);
-        if (st != INFERSCALE_E_CONTEXT) break;
-        llama_memory_seq_rm(llama_get_memory(e->serve), run->seq, (llama_pos)run->pos, -1); /* what fitted of the batch */
-        if (!is_prefix_evict(e, run->prefix)) break;
-    }
-    stats->compute_ms += is_now_ms() - t0;
-    IS_TRY(st);
-    run->pos += n;
-    stats->tokens_computed += n;
-    return INFERSCALE_OK;
-}
-
-/* Joins the tokens of parts [i, j) into a new array (is_free); *n = how many. NULL = out of memory. */
-static int32_t *join(const is_part *parts, uint32_t i, uint32_t j, uint32_t *n)
-{
-    uint32_t sum = 0;
     int32_t *all;
 
-    for (uint32_t p = i; p < j; p++) sum += parts[p].n_tokens;
-    all = is_malloc((sum + 1) * sizeof *all);
-    *n = 0;
-    for (uint32_t p = i; all && p < j; p++) {
-        if (parts[p].n_tokens) memcpy(all + *n, parts[p].tokens, parts[p].n_tokens * sizeof *all);
-        *n += parts[p].n_tokens;
-    }
+    *sum = 0;
+    for (uint32_t p = 0; p < n; p++) *sum += parts[p].n_tokens;
+    all = is_malloc((*sum + 1) * sizeof *all);
+    for (uint32_t p = 0, at = 0; all && p < n; at += parts[p++].n_tokens)
+        if (parts[p].n_tokens) memcpy(all + at, parts[p].tokens, parts[p].n_tokens * sizeof *all);
     return all;
 }
 
-static is_status take_logits(is_llama *e, is_run *run)
+/* The leading parts that may be an exact prefix. */
+static is_status note_prefix(is_llama *e, is_run *run, const is_plan *plan, const is_run_opts *o)
 {
-    const float *last = llama_get_logits_ith(e->serve, -1);
+    uint32_t want = o->cache_parts ? o->cache_parts : 1, parts = 0;
 
-    if (!last) return is_fail(INFERSCALE_E_ENGINE, "the engine gave no logits (%s); run 'inferscale doctor'",
-                              is_llama_last_error());
-    memcpy(run->logits, last, e->n_vocab * sizeof *last);
-    run->has_logits = true;
-    return INFERSCALE_OK;
+    if (o->no_prefix_cache || e->no_partial_memory) return INFERSCALE_OK;
+    while (parts < want && parts < plan->n_parts && plan->parts[parts].source == IS_SRC_COMPUTED) parts++;
+    if (parts == 0) return INFERSCALE_OK;
+    run->prefix_tokens = join(plan->parts, parts, &run->n_prefix);
+    return run->prefix_tokens ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the plan's tokens");
 }
 
-/* The parts [0, *done) that may be an exact prefix: found, or computed and kept. */
-static is_status provide_prefix(is_llama *e, is_run *run, const is_plan *plan, const is_run_opts *o, is_run_stats *stats,
-                                uint32_t *done)
+/* The first stored parts in a row are composed ahead. */
+static is_status compose_ahead(is_llama *e, is_run *run, const is_plan *plan)
 {
-    uint32_t want = o->cache_parts ? o->cache_parts : 1, parts = 0, n, hit = 0;
-    int32_t *tokens;
+    uint32_t first = 0, end;
     double t0 = is_now_ms();
-    bool all;
-    is_status st = INFERSCALE_OK;
+    is_status st;
 
-    while (parts < want && parts < plan->n_parts && plan->parts[parts].source == IS_SRC_COMPUTED) parts++;
-    *done = 0;
-    if (parts == 0) return INFERSCALE_OK;
-    tokens = join(plan->parts, 0, parts, &n);
-    if (!tokens) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the plan's tokens");
-    all = n == plan->n_tokens; /* the last token must be run: its logits are wanted */
-    if (!o->no_prefix_cache && !e->no_partial_memory) is_prefix_find(e, tokens, n - all, run->seq, &hit, &run->prefix);
-    if (hit) e->prefixes[run->prefix].n_runs++;
-    stats->inject_ms += is_now_ms() - t0; /* a parked prefix was copied back */
-    run->pos = hit;
-    stats->tokens_resident += hit;
-    if (hit < n) st = compute(e, run, tokens + hit, n - hit, o->batch, all, stats);
-    if (st == INFERSCALE_OK && hit < n && !o->no_prefix_cache && !e->no_partial_memory) {
-        int kept;
-
-        is_prefix_keep(e, tokens, n, run->seq, &kept);
-        if (kept >= 0) {
-            if (run->prefix >= 0) e->prefixes[run->prefix].n_runs--;
-            run->prefix = kept;
-            e->prefixes[kept].n_runs++;
-        }
-    }
-    is_free(tokens);
-    *done = parts;
+    while (first < plan->n_parts && plan->parts[first].source != IS_SRC_STORED) first++;
+    for (end = first; end < plan->n_parts && plan->parts[end].source == IS_SRC_STORED;) end++;
+    if (first == end) return INFERSCALE_OK;
+    st = is_inject_ahead(e, plan->parts + first, end - first, &run->ahead);
+    run->stats.compose_ms += is_now_ms() - t0;
     return st;
 }
 
-static is_status provide(is_llama *e, is_run *run, const is_plan *plan, const is_run_opts *o, uint32_t first,
-                         is_run_stats *stats)
+/* From here on the run has this to do. */
+static void set_task(is_run *run, const is_plan *plan, const is_run_opts *o)
 {
-    for (uint32_t i = first; i < plan->n_parts;) {
-        is_source source = plan->parts[i].source;
-        uint32_t j = i, n = 0;
-        is_status st;
-
-        while (j < plan->n_parts && plan->parts[j].source == source) n += plan->parts[j++].n_tokens;
-        if (is_llama_abort(e)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled before the engine had all of the prompt");
-        if (source == IS_SRC_STORED) {
-            IS_TRY(is_inject(e, e->serve, run->seq, plan->parts + i, j - i, run->pos, stats));
-            run->pos += n;
-        } else if (source == IS_SRC_COMPUTED) {
-            int32_t *tokens = join(plan->parts, i, j, &n);
-
-            st = tokens ? compute(e, run, tokens, n, o->batch, j == plan->n_parts, stats) : is_fail(INFERSCALE_E_NOMEM,
-                "out of memory");
-            is_free(tokens);
-            IS_TRY(st);
-        }
-        i = j;
-    }
-    return take_logits(e, run);
+    run->plan = plan;
+    run->part = run->at = 0;
+    run->left = 0;
+    for (uint32_t i = 0; i < plan->n_parts; i++)
+        if (plan->parts[i].source == IS_SRC_COMPUTED) run->left += plan->parts[i].n_tokens;
+    run->before = run->pos;
+    run->batch = o->batch;
+    run->cancel = o->cancel;
+    run->stop = o->stop;
+    run->waited = 0;
 }
 
-static void unlink_run(is_llama *e, is_run *run)
+static const is_run_opts none;
+
+is_status is_llama_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **out)
+{
+    const is_run_opts *o = opts ? opts : &none;
+    is_llama *e = impl;
+    is_run *run;
+    uint32_t total;
+    is_status st;
+
+    *out = NULL;
+    IS_TRY(check_parts(e, plan, false, 0, &total));
+    run = is_calloc(1, sizeof *run);
+    if (!run) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a run");
+    run->seq = run->prefix = -1;
+    run->logits = is_malloc(e->n_vocab * sizeof *run->logits);
+    st = run->logits ? is_sampler_new(e, &o->sampling, &run->sampler) : is_fail(INFERSCALE_E_NOMEM, "out of memory for the logits of a run");
+    if (st == INFERSCALE_OK) st = note_prefix(e, run, plan, o);
+    if (st == INFERSCALE_OK) st = compose_ahead(e, run, plan);
+    if (st != INFERSCALE_OK) {
+        is_llama_finish(e, run);
+        return st;
+    }
+    set_task(run, plan, o);
+    *out = run;
+    return INFERSCALE_OK;
+}
+
+static is_status check_run(const is_run *run)
+{
+    if (!run) return is_fail(INFERSCALE_E_INVALID, "there is no run");
+    if (run->broken) return is_fail(INFERSCALE_E_INVALID, "an earlier failure left this run incomplete; start a new one");
+    return INFERSCALE_OK;
+}
+
+/* The sampler learns what was fed, now that it is the owner's time and not the engine's. */
+static is_status settle(is_run *run)
+{
+    bool fed = run->fed;
+
+    run->fed = false;
+    return fed ? is_sampler_accept(run->sampler, run->token) : INFERSCALE_OK;
+}
+
+is_status is_llama_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts)
+{
+    const is_run_opts *o = opts ? opts : &none;
+    is_llama *e = impl;
+    is_sampler *sampler = NULL;
+    uint32_t total;
+    is_status st;
+
+    IS_TRY(check_run(run));
+    IS_TRY(check_parts(e, more, true, run->pos, &total));
+    if (opts) IS_TRY(is_sampler_new(e, &opts->sampling, &sampler));
+    memset(&run->stats, 0, sizeof run->stats);
+    run->stats.tokens_resident = run->pos;
+    st = compose_ahead(e, run, more);
+    if (st != INFERSCALE_OK) {
+        is_sampler_free(sampler);
+        return st;
+    }
+    run->fed = false;
+    run->sampler_next = sampler;
+    set_task(run, more, o);
+    return INFERSCALE_OK;
+}
+
+is_status is_llama_token(void *impl, is_run *run, int32_t token)
+{
+    is_llama *e = impl;
+
+    IS_TRY(check_run(run));
+    if (run->pos >= e->n_ctx)
+        return is_fail(INFERSCALE_E_CONTEXT, "the engine's context of %u tokens is full; raise n_ctx or ask for a shorter "
+                       "answer", e->n_ctx);
+    IS_TRY(is_tokens_check(e, &token, 1));
+    IS_TRY(settle(run));
+    if (!is_sampler_allows(run->sampler, token))
+        return is_fail(INFERSCALE_E_INVALID, "the grammar does not allow token %d here; feed what was sampled", token);
+    run->token = token;
+    run->plan = NULL;
+    run->left = 1;
+    run->before = run->pos;
+    run->batch = 0;
+    run->cancel = run->stop = NULL;
+    run->waited = 0;
+    return INFERSCALE_OK;
+}
+
+uint32_t is_llama_left(void *impl, is_run *run)
+{
+    (void)impl;
+    return run->left;
+}
+
+/* Takes the sequence back; window layers may have lost rows, then it is broken. */
+void is_llama_undo(void *impl, is_run *run)
+{
+    is_llama *e = impl;
+    llama_memory_t mem = llama_get_memory(e->serve);
+    llama_pos window = llama_model_n_swa(e->model), low, n = (llama_pos)run->before;
+
+    if (run->seq >= 0) {
+        if (!llama_memory_seq_rm(mem, run->seq, n, -1)) run->broken = true;
+        low = llama_memory_seq_pos_min(mem, run->seq);
+        if (window > 0 && low > 0 && low > n - window) run->broken = true;
+    }
+    run->pos = run->before;
+    run->has_logits = run->fed = false;
+    run->plan = NULL;
+    run->left = 0;
+    is_sampler_free(run->sampler_next);
+    run->sampler_next = NULL;
+    is_blob_give(e, &run->ahead);
+}
+
+static void unlink_run(is_llama *e, const is_run *run)
 {
     is_run **p = &e->runs;
 
@@ -179,135 +237,33 @@ void is_llama_finish(void *impl, is_run *run)
     is_llama *e = impl;
 
     if (!run) return;
-    unlink_run(e, run);
-    if (run->prefix >= 0) e->prefixes[run->prefix].n_runs--;
-    is_seq_drop(e, run->seq);
+    if (run->seq >= 0) {
+        unlink_run(e, run);
+        if (run->prefix >= 0) e->prefixes[run->prefix].n_runs--;
+        is_seq_drop(e, run->seq);
+    }
     is_sampler_free(run->sampler);
+    is_sampler_free(run->sampler_next);
+    is_blob_give(e, &run->ahead);
+    is_free(run->prefix_tokens);
     is_free(run->logits);
     is_free(run);
 }
 
-static is_status new_run(is_llama *e, const is_run_opts *o, is_run **out)
+void is_llama_stats(void *impl, is_run *run, is_run_stats *out)
 {
-    is_run *run = is_calloc(1, sizeof *run);
-    is_status st;
-
-    if (!run) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a run");
-    run->prefix = -1;
-    run->next = e->runs;
-    e->runs = run;
-    run->logits = is_malloc(e->n_vocab * sizeof *run->logits);
-    run->seq = is_seq_take(e);
-    st = is_sampler_new(e, &o->sampling, &run->sampler);
-    if (st == INFERSCALE_OK && !run->logits) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the logits of a run");
-    if (st == INFERSCALE_OK && run->seq < 0)
-        st = is_fail(INFERSCALE_E_BUSY, "all %d sequences of the engine are in use; end other conversations", SEQ_SCRATCH);
-    if (st != INFERSCALE_OK) {
-        is_llama_finish(e, run);
-        return st;
-    }
-    *out = run;
-    return INFERSCALE_OK;
+    (void)impl;
+    *out = run->stats;
 }
 
-is_status is_llama_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
-{
-    static const is_run_opts none;
-    const is_run_opts *o = opts ? opts : &none;
-    is_llama *e = impl;
-    is_run_stats unwanted, *s = stats ? stats : &unwanted;
-    uint32_t total, done = 0;
-    is_status st;
-
-    *run = NULL;
-    memset(s, 0, sizeof *s);
-    IS_TRY(check_parts(e, plan, false, 0, &total));
-    IS_TRY(new_run(e, o, run));
-    e->cancel = o->cancel;
-    e->stop = o->stop;
-    st = provide_prefix(e, *run, plan, o, s, &done);
-    if (st == INFERSCALE_OK) st = provide(e, *run, plan, o, done, s);
-    e->cancel = e->stop = NULL;
-    if (st != INFERSCALE_OK) {
-        is_llama_finish(e, *run);
-        *run = NULL;
-    }
-    return st;
-}
-
-/* Takes a sequence back to its first n tokens; window layers may have lost rows, then it is broken. */
-static void undo(is_llama *e, is_run *run, uint32_t n)
-{
-    llama_memory_t mem = llama_get_memory(e->serve);
-    llama_pos window = llama_model_n_swa(e->model), low;
-
-    if (!llama_memory_seq_rm(mem, run->seq, (llama_pos)n, -1)) run->broken = true;
-    low = llama_memory_seq_pos_min(mem, run->seq);
-    if (window > 0 && low > 0 && low > (llama_pos)n - window) run->broken = true;
-    run->pos = n;
-    run->has_logits = false;
-}
-
-static is_status check_run(const is_run *run)
-{
-    if (!run) return is_fail(INFERSCALE_E_INVALID, "there is no run");
-    if (run->broken) return is_fail(INFERSCALE_E_INVALID, "an earlier failure left this run incomplete; start a new one");
-    return INFERSCALE_OK;
-}
-
-is_status is_llama_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats)
-{
-    static const is_run_opts none;
-    const is_run_opts *o = opts ? opts : &none;
-    is_llama *e = impl;
-    is_run_stats unwanted, *s = stats ? stats : &unwanted;
-    uint32_t total, before, first = 0;
-    is_sampler *sampler = NULL;
-    is_status st;
-
-    memset(s, 0, sizeof *s);
-    IS_TRY(check_run(run));
-    IS_TRY(check_parts(e, more, true, run->pos, &total));
-    if (opts) IS_TRY(is_sampler_new(e, &opts->sampling, &sampler));
-    before = run->pos;
-    while (more->parts[first].source == IS_SRC_RESIDENT) first++;
-    s->tokens_resident = before;
-    e->cancel = o->cancel;
-    e->stop = o->stop;
-    st = provide(e, run, more, o, first, s);
-    e->cancel = e->stop = NULL;
-    if (st != INFERSCALE_OK) {
-        undo(e, run, before);
-        is_sampler_free(sampler);
-    } else if (sampler) {
-        is_sampler_free(run->sampler);
-        run->sampler = sampler;
-    } else {
-        run->sampler->n_counts = 0;
-    }
-    return st;
-}
-
-is_status is_llama_feed(void *impl, is_run *run, int32_t token)
+is_status is_llama_sample(void *impl, is_run *run, int32_t *token)
 {
     is_llama *e = impl;
-    is_run_stats unused = { 0 };
-    uint32_t before;
-    is_status st;
 
-    IS_TRY(check_run(run));
-    if (run->pos >= e->n_ctx)
-        return is_fail(INFERSCALE_E_CONTEXT, "the engine's context of %u tokens is full; raise n_ctx or ask for a shorter "
-                       "answer", e->n_ctx);
-    IS_TRY(is_tokens_check(e, &token, 1));
-    if (!is_sampler_allows(run->sampler, token))
-        return is_fail(INFERSCALE_E_INVALID, "the grammar does not allow token %d here; feed what was sampled", token);
-    before = run->pos;
-    st = compute(e, run, &token, 1, 0, true, &unused);
-    if (st == INFERSCALE_OK) st = take_logits(e, run);
-    if (st == INFERSCALE_OK) st = is_sampler_accept(run->sampler, token);
-    if (st != INFERSCALE_OK) undo(e, run, before);
-    return st;
+    if (!run->has_logits || run->broken)
+        return is_fail(INFERSCALE_E_INVALID, "there are no logits to sample from; start or extend the run first");
+    IS_TRY(settle(run));
+    return is_sampler_choose(run->sampler, run->logits, e->n_vocab, token);
 }
 
 const float *is_llama_logits(void *impl, is_run *run)
@@ -320,4 +276,20 @@ uint32_t is_llama_run_tokens(void *impl, is_run *run)
 {
     (void)impl;
     return run ? run->pos : 0;
+}
+
+is_status is_llama_run_alone(is_llama *e, const is_plan *plan, const is_run_opts *o, is_run **out)
+{
+    is_lane lane = { 0 };
+
+    IS_TRY(is_llama_begin(e, plan, o, out));
+    lane.run = *out;
+    while (lane.status == INFERSCALE_OK && !lane.done) {
+        lane.most = e->n_batch;
+        is_llama_step(e, &lane, 1);
+    }
+    if (lane.status == INFERSCALE_OK) return INFERSCALE_OK;
+    is_llama_finish(e, *out);
+    *out = NULL;
+    return is_fail(lane.status, "%s", lane.why);
 }

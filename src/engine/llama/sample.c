@@ -185,12 +185,3 @@ is_status is_sampler_choose(is_sampler *s, const float *logits, uint32_t n, int3
     return is_fail(INFERSCALE_E_ENGINE, "no token could be chosen (%s); loosen the grammar, the biases or the cuts",
                    *is_shim_error() ? is_shim_error() : "all are forbidden");
 }
-
-is_status is_llama_sample(void *impl, is_run *run, int32_t *token)
-{
-    is_llama *e = impl;
-
-    if (!run->has_logits || run->broken)
-        return is_fail(INFERSCALE_E_INVALID, "there are no logits to sample from; start or extend the run first");
-    return is_sampler_choose(run->sampler, run->logits, e->n_vocab, token);
-}

@@ -166,20 +166,20 @@ static is_status test_layout(is_trial *t)
                  .segment = t->segment };
     is_run_stats s = { 0 };
     int seq = is_seq_take(e);
-    is_status st = seq < 0 ? is_fail(INFERSCALE_E_BUSY, "no free sequence for the self-test") : is_inject(e, e->serve, seq, &p, 1, 3, &s);
+    is_status st = seq < 0 ? is_fail(INFERSCALE_E_BUSY, "no free sequence for the self-test") : is_inject(e, e->serve, seq, &p, 1, 3, NULL, &s);
     size_t len = st == INFERSCALE_OK ? is_shim_state_size(e->serve, seq) : 0;
     uint8_t *back = len ? is_malloc(len) : NULL;
 
     if (st == INFERSCALE_OK) {
         if (!back) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the layout self-test");
-        else if (is_shim_state_get(e->serve, back, len, seq) != len || len > e->blob_cap)
+        else if (is_shim_state_get(e->serve, back, len, seq) != len || len > e->blob.cap)
             st = is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state cannot be read back");
     }
     if (st == INFERSCALE_OK) {
         size_t differ = 0;
 
         /* The cells' sequence ids are the only bytes that may differ: 4 a cell. */
-        for (size_t i = 4; i < len; i++) differ += back[i] != e->blob[i];
+        for (size_t i = 4; i < len; i++) differ += back[i] != e->blob.bytes[i];
         if (differ > (size_t)e->layout.n_blocks * BLOCK + 4)
             st = is_fail(INFERSCALE_E_UNSUPPORTED, "rows that were set read back differently (%zu bytes)", differ);
     }
@@ -199,7 +199,7 @@ static is_status run_once(is_trial *t, bool stored, uint32_t batch, float *logit
     is_run_opts o = { .batch = batch, .no_prefix_cache = true, .want_logits = true };
     is_run *run;
 
-    IS_TRY(is_llama_start(t->e, &plan, &o, &run, NULL));
+    IS_TRY(is_llama_run_alone(t->e, &plan, &o, &run));
     memcpy(logits, run->logits, t->e->n_vocab * sizeof *logits);
     is_llama_finish(t->e, run);
     return INFERSCALE_OK;

@@ -49,7 +49,7 @@ static is_status mock_open(const is_engine_opts *opts, void **impl)
 
     *impl = NULL;
     if (!m) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for an engine; free some and try again");
-    m->witness_fd = -1;
+    m->witness_fd = m->steps_fd = -1;
     IS_TRY_GOTO(st, fail, mock_opts_parse(opts->model_path, &m->opt));
     IS_TRY_GOTO(st, fail, mock_witness_open(m));
     if (!m->opt.n_ctx) m->opt.n_ctx = opts->n_ctx ? opts->n_ctx : 8192;
@@ -112,9 +112,9 @@ static const is_chat_format *mock_chat_format(void *impl)
 static const is_engine_vtable mock_engine = {
     .name = "mock", .open = mock_open, .close = mock_close, .info = mock_info, .geometry = mock_get_geometry,
     .chat_format = mock_chat_format, .tokenize = mock_tokenize, .tokens_free = mock_tokens_free,
-    .token_piece = mock_token_piece, .is_eog = mock_is_eog, .capture = mock_seen_capture, .start = mock_seen_start,
-    .extend = mock_seen_extend, .sample = mock_seen_sample, .feed = mock_seen_feed, .logits = mock_logits,
-    .run_tokens = mock_run_tokens, .finish = mock_finish,
+    .token_piece = mock_token_piece, .is_eog = mock_is_eog, .capture = mock_seen_capture, .begin = mock_seen_begin,
+    .more = mock_seen_more, .token = mock_seen_token, .left = mock_left, .step = mock_seen_step, .undo = mock_seen_undo,
+    .finish = mock_finish, .stats = mock_stats, .sample = mock_seen_sample, .logits = mock_logits, .run_tokens = mock_run_tokens,
 };
 
 static const is_plugin plugin = {

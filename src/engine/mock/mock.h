@@ -13,13 +13,14 @@
  * Options stand in the model path, "mock:OPT,OPT=N,...", and in $INFERSCALE_MOCK (added after it); any other path means none:
  *   noinject            can_inject is false, STORED parts are E_UNSUPPORTED
  *   fail-CALL=N         the Nth call of CALL (tokenize, capture, start, extend, sample, feed, embed) fails with E_ENGINE
- *   slow=MS             each decode (batch of tokens) takes that long; cancel is polled meanwhile
+ *   slow=MS             each decode (a step's or a capture's batch of tokens) takes that long; cancel is polled meanwhile
  *   ctx=N, id=N, dim=N  context size; another model (fingerprint and rows); the embedder's dimension
  *   nochat              no chat template: a plain one is used
  *   lenient             rows that no capture made are accepted, and spoil the logits
  *   garble              composed rows are damaged before they are checked: the check must notice
  *   slow-inject=MS      each injected part takes that long; cancel is polled meanwhile
- *   witness=FILE        every call that computes or samples is written there: when, in which run, on which text (mock_witness.c) */
+ *   witness=FILE        every call that computes or samples is written there: when, in which run, on which text (mock_witness.c)
+ *   steps=FILE          a line for every step: of each lane "RUN:TOKENS", runs counted as they began, "+" behind what is done then */
 #ifndef IS_ENGINE_MOCK_MOCK_H
 #define IS_ENGINE_MOCK_MOCK_H
 
@@ -41,7 +42,7 @@ typedef struct mock_opts {
     uint32_t slow_ms, slow_inject_ms, n_ctx, id, dim;
     uint32_t fail_at[MOCK_CALLS], calls[MOCK_CALLS];
     char witness[512];       /* "" = nobody watches */
-    const volatile int *stop; /* of the run in progress: looked at beside its cancel flag */
+    char steps[512];         /* likewise */
 } mock_opts;
 
 typedef struct mock {
@@ -55,7 +56,8 @@ typedef struct mock {
     uint32_t n_kept;
     int32_t *captured;       /* computed tokens that the last capture left, and where they began: they are not run again */
     uint32_t n_captured, captured_pos0;
-    int witness_fd;          /* -1 = nobody watches */
+    int witness_fd, steps_fd; /* -1 = nobody watches */
+    unsigned n_begun;        /* runs, counted atomically */
 } mock;
 
 /* mock_opts.c */
@@ -64,7 +66,8 @@ is_status mock_opts_parse(const char *path, mock_opts *out);
 is_status mock_call(mock_opts *opt, int call);
 /* Waits as a decode would; E_CANCELLED as soon as *cancel is set. */
 is_status mock_decode_time(const mock_opts *opt, uint32_t n_tokens, uint32_t batch, const volatile int *cancel);
-is_status mock_inject_time(const mock_opts *opt, const volatile int *cancel);
+is_status mock_inject_time(const mock_opts *opt, const volatile int *cancel, const volatile int *stop);
+is_status mock_step_time(const mock_opts *opt, const is_lane *lanes, size_t n); /* E_CANCELLED as soon as all are */
 
 /* mock_text.c */
 is_status mock_cut(const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n); /* is_free */
@@ -92,10 +95,14 @@ is_status mock_check_segment(const mock *m, const is_segment *s, const int32_t *
 is_status mock_capture(void *impl, is_capture *c, size_t n);
 
 /* mock_run.c */
-is_status mock_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
-is_status mock_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
-is_status mock_feed(void *impl, is_run *run, int32_t token);
+is_status mock_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run);
+is_status mock_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts);
+is_status mock_token(void *impl, is_run *run, int32_t token);
+uint32_t mock_left(void *impl, is_run *run);
+void mock_step(void *impl, is_lane *lanes, size_t n);
+void mock_undo(void *impl, is_run *run);
 void mock_finish(void *impl, is_run *run);
+void mock_stats(void *impl, is_run *run, is_run_stats *out);
 const float *mock_logits(void *impl, is_run *run);
 uint32_t mock_run_tokens(void *impl, is_run *run);
 
@@ -103,10 +110,12 @@ uint32_t mock_run_tokens(void *impl, is_run *run);
 is_status mock_witness_open(mock *m);
 void mock_witness_close(mock *m);
 is_status mock_seen_capture(void *impl, is_capture *c, size_t n);
-is_status mock_seen_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats);
-is_status mock_seen_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats);
+is_status mock_seen_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run);
+is_status mock_seen_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts);
+is_status mock_seen_token(void *impl, is_run *run, int32_t token);
+void mock_seen_step(void *impl, is_lane *lanes, size_t n);
+void mock_seen_undo(void *impl, is_run *run);
 is_status mock_seen_sample(void *impl, is_run *run, int32_t *token);
-is_status mock_seen_feed(void *impl, is_run *run, int32_t token);
 
 /* mock_sample.c */
 is_status mock_sampling_take(is_run *r, const is_sampling *how);  /* E_UNSUPPORTED (a grammar), E_INVALID */
@@ -114,9 +123,23 @@ is_status mock_sample(void *impl, is_run *run, int32_t *token);
 /* Draws from logits[n] as the sampling settings say; *rng is advanced. */
 int32_t mock_draw(const float *logits, uint32_t n, const is_sampling *how, uint64_t *rng);
 
+typedef struct mock_before { uint32_t n, n_foreign; uint64_t chain, ids, seen; } mock_before;
+
 struct is_run {
     mock *m;
     unsigned long serial;            /* of the process's runs, for the witness */
+    unsigned number;                 /* of the engine's */
+    const char *call;                /* that is under way, for the witness; NULL = none, or it has been told */
+    const is_plan *told_plan;        /* its plan; NULL = a token */
+    double began;
+    /* what it has to do: the rest of a plan, or a token */
+    const is_plan *plan;             /* borrowed; NULL = the token */
+    uint32_t part, at_token, n_cached, left, batch, cache_parts;
+    int32_t token;
+    bool fresh;                      /* no step yet */
+    const volatile int *cancel, *stop;
+    mock_before before;              /* as it was when the call began */
+    is_run_stats stats;
     uint32_t n, cap;                 /* tokens live, room */
     int32_t *tokens;                 /* [cap] */
     uint16_t *rows[MOCK_PLANES];     /* the cache, f16: [cap][MOCK_WIDTH], keys rotated */

@@ -30,6 +30,9 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
     else if (word_is(p, len, "witness") && eq && n - len <= sizeof o->witness) {
         memcpy(o->witness, eq + 1, n - len - 1);
         o->witness[n - len - 1] = 0;
+    } else if (word_is(p, len, "steps") && eq && n - len <= sizeof o->steps) {
+        memcpy(o->steps, eq + 1, n - len - 1);
+        o->steps[n - len - 1] = 0;
     }
     else if (word_is(p, len, "ctx")) o->n_ctx = value;
     else if (word_is(p, len, "id")) o->id = value;
@@ -66,37 +69,51 @@ is_status mock_opts_parse(const char *path, mock_opts *out)
 
 is_status mock_call(mock_opts *o, int call)
 {
-    o->calls[call]++;
-    if (o->fail_at[call] && o->calls[call] == o->fail_at[call])
-        return is_fail(INFERSCALE_E_ENGINE, "mock: call %u of %s fails, as asked for; drop fail-%s to go on", o->calls[call],
-                       call_names[call], call_names[call]);
+    uint32_t n = __atomic_add_fetch(&o->calls[call], 1, __ATOMIC_RELAXED);
+
+    if (o->fail_at[call] && n == o->fail_at[call])
+        return is_fail(INFERSCALE_E_ENGINE, "mock: call %u of %s fails, as asked for; drop fail-%s to go on", n, call_names[call],
+                       call_names[call]);
     return INFERSCALE_OK;
 }
 
-static bool cancelled(const volatile int *cancel)
+static bool is_set(const volatile int *flag)
 {
-    return cancel && __atomic_load_n(cancel, __ATOMIC_ACQUIRE);
+    return flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
 
-static is_status wait_ms(const mock_opts *o, double ms_to_wait, const volatile int *cancel)
+static bool all_gone(const is_lane *lanes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!is_set(lanes[i].run->cancel) && !is_set(lanes[i].run->stop)) return false;
+    return n > 0;
+}
+
+/* Until then, or until a flag is set, or those of all lanes. */
+static is_status wait_ms(double ms_to_wait, const volatile int *cancel, const volatile int *stop, const is_lane *lanes, size_t n)
 {
     double until = is_now_ms() + ms_to_wait;
 
-    while (!cancelled(cancel) && !cancelled(o->stop) && is_now_ms() < until) {
+    while (!is_set(cancel) && !is_set(stop) && !all_gone(lanes, n) && is_now_ms() < until) {
         struct timespec ms = { 0, 1000000 };
         nanosleep(&ms, NULL);
     }
-    if (cancelled(cancel) || cancelled(o->stop))
+    if (is_set(cancel) || is_set(stop) || all_gone(lanes, n))
         return is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on");
     return INFERSCALE_OK;
 }
 
 is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
 {
-    return wait_ms(o, (double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel);
+    return wait_ms((double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel, NULL, NULL, 0);
 }
 
-is_status mock_inject_time(const mock_opts *o, const volatile int *cancel)
+is_status mock_step_time(const mock_opts *o, const is_lane *lanes, size_t n)
 {
-    return wait_ms(o, (double)o->slow_inject_ms, cancel);
+    return wait_ms(o->slow_ms, NULL, NULL, lanes, n);
+}
+
+is_status mock_inject_time(const mock_opts *o, const volatile int *cancel, const volatile int *stop)
+{
+    return wait_ms(o->slow_inject_ms, cancel, stop, NULL, 0);
 }

@@ -206,141 +206,229 @@ static is_status check_plan(const is_run *r, const is_plan *plan)
 }
 
 /* How much of the plan's leading computed parts is the exact prefix kept by an earlier run; keeps this one's. */
-static is_status use_prefix(is_run *r, const is_plan *plan, const is_run_opts *opts, uint32_t *n_hit)
+static is_status use_prefix(is_run *r)
 {
     mock *m = r->m;
-    uint32_t want = opts->cache_parts ? opts->cache_parts : 1, n = 0, parts = 0;
+    const is_plan *plan = r->plan;
+    uint32_t n = 0, parts = 0;
 
-    *n_hit = 0;
-    if (opts->no_prefix_cache) return INFERSCALE_OK;
-    while (parts < want && parts < plan->n_parts && plan->parts[parts].source == IS_SRC_COMPUTED)
+    while (parts < r->cache_parts && parts < plan->n_parts && plan->parts[parts].source == IS_SRC_COMPUTED)
         n += plan->parts[parts++].n_tokens;
     int32_t *copy = is_malloc((n + 1) * sizeof *copy);
     if (!copy) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for a prefix of %u tokens; free some and try again", n);
     for (uint32_t i = 0, at = 0; i < parts; at += plan->parts[i++].n_tokens)
         memcpy(copy + at, plan->parts[i].tokens, plan->parts[i].n_tokens * sizeof *copy);
-    while (*n_hit < n && *n_hit < m->n_kept && *n_hit + 1 < plan->n_tokens && copy[*n_hit] == m->kept[*n_hit])
-        ++*n_hit;
+    while (r->n_cached < n && r->n_cached < m->n_kept && r->n_cached + 1 < plan->n_tokens && copy[r->n_cached] == m->kept[r->n_cached])
+        r->n_cached++;
     is_free(m->kept);
     m->kept = copy;
     m->n_kept = n;
     return INFERSCALE_OK;
 }
 
-/* Runs the parts that are not resident. n_cached of the first computed tokens count as cached: they cost no time. */
-static is_status run_each(is_run *r, const is_plan *plan, const is_run_opts *opts, uint32_t n_cached, is_run_stats *stats)
-{
-    uint32_t batch = opts->batch ? opts->batch : MOCK_BATCH;
+/* ---- What a run is given to do ------------------------------------------------------------------------------------------- */
 
+static const is_run_opts none;
+
+static void take_before(is_run *r)
+{
+    r->before = (mock_before){ r->n, r->n_foreign, r->chain, r->ids, r->seen };
+}
+
+static is_status take_plan(is_run *r, const is_plan *plan, const is_run_opts *o)
+{
+    uint64_t n = r->n;
+
+    IS_TRY(check_plan(r, plan));
+    r->left = 0;
     for (uint32_t i = 0; i < plan->n_parts; i++) {
-        const is_part *part = &plan->parts[i];
-        if (part->source == IS_SRC_RESIDENT) continue;
-        IS_TRY(reserve(r, (uint64_t)r->n + part->n_tokens));
-        if (part->source == IS_SRC_STORED) {
-            IS_TRY(mock_inject_time(&r->m->opt, opts->cancel));
-            IS_TRY(inject_part(r, part, stats));
-            continue;
-        }
-        double t0 = is_now_ms();
-        uint32_t cached = n_cached < part->n_tokens ? n_cached : part->n_tokens;
-        n_cached -= cached;
-        IS_TRY(mock_decode_time(&r->m->opt, part->n_tokens - cached, batch, opts->cancel));
-        for (uint32_t t = 0; t < part->n_tokens; t++) compute_token(r, part->tokens[t]);
-        stats->tokens_computed += part->n_tokens - cached;
-        stats->tokens_resident += cached;
-        stats->compute_ms += is_now_ms() - t0;
+        if (plan->parts[i].source != IS_SRC_RESIDENT) n += plan->parts[i].n_tokens;
+        if (plan->parts[i].source == IS_SRC_COMPUTED) r->left += plan->parts[i].n_tokens;
     }
-    IS_TRY(write_script(r, plan));
-    make_logits(r);
+    IS_TRY(reserve(r, n));
+    take_before(r);
+    r->plan = plan;
+    r->part = r->at_token = r->n_cached = 0;
+    r->batch = o->batch && o->batch < MOCK_BATCH ? o->batch : MOCK_BATCH;
+    r->cache_parts = o->no_prefix_cache ? 0 : o->cache_parts ? o->cache_parts : 1;
+    r->cancel = o->cancel;
+    r->stop = o->stop;
+    memset(&r->stats, 0, sizeof r->stats);
+    r->stats.tokens_resident = r->n;
     return INFERSCALE_OK;
 }
 
-static is_status run_parts(is_run *r, const is_plan *plan, const is_run_opts *opts, uint32_t n_cached, is_run_stats *stats)
-{
-    is_status st;
-
-    r->m->opt.stop = opts->stop;
-    st = run_each(r, plan, opts, n_cached, stats);
-    r->m->opt.stop = NULL;
-    return st;
-}
-
-static const is_run_opts *or_default(const is_run_opts *opts)
-{
-    static const is_run_opts none;
-    return opts ? opts : &none;
-}
-
-is_status mock_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
+is_status mock_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run)
 {
     mock *m = impl;
     is_run *r = NULL;
-    is_run_stats ignored;
     is_status st = INFERSCALE_OK;
-    uint32_t n_cached = 0;
 
     *run = NULL;
-    opts = or_default(opts);
-    stats = stats ? stats : &ignored;
-    memset(stats, 0, sizeof *stats);
+    opts = opts ? opts : &none;
     IS_TRY(mock_call(&m->opt, MOCK_START));
     r = is_calloc(1, sizeof *r);
     if (!r) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for a run; free some and try again");
     r->m = m;
+    r->number = __atomic_add_fetch(&m->n_begun, 1, __ATOMIC_RELAXED);
     r->chain = m->seed;
     r->ids = mock_mix(m->seed, 1);
+    r->fresh = true;
     IS_TRY_GOTO(st, fail, mock_sampling_take(r, &opts->sampling));
-    IS_TRY_GOTO(st, fail, check_plan(r, plan));
-    IS_TRY_GOTO(st, fail, use_prefix(r, plan, opts, &n_cached));
-    IS_TRY_GOTO(st, fail, run_parts(r, plan, opts, n_cached, stats));
+    IS_TRY_GOTO(st, fail, take_plan(r, plan, opts));
     *run = r;
     return INFERSCALE_OK;
 fail:
     mock_finish(m, r);
-    memset(stats, 0, sizeof *stats);
     return st;
 }
 
-is_status mock_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats)
+is_status mock_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts)
 {
     mock *m = impl;
-    is_run_stats ignored;
-    uint32_t n = run->n, n_foreign = run->n_foreign;
-    uint64_t chain = run->chain, ids = run->ids, seen = run->seen;
-    const is_sampling *anew = opts ? &opts->sampling : NULL;
 
-    opts = or_default(opts);
-    stats = stats ? stats : &ignored;
-    memset(stats, 0, sizeof *stats);
     IS_TRY(mock_call(&m->opt, MOCK_EXTEND));
     IS_TRY(check_plan(run, more));
-    if (anew) IS_TRY(mock_sampling_take(run, anew));
+    if (opts) IS_TRY(mock_sampling_take(run, &opts->sampling));
     run->n_fed = 0;
-    stats->tokens_resident = run->n;
-    is_status st = run_parts(run, more, opts, 0, stats);
-    if (st == INFERSCALE_OK) return st;
-    run->n = n; /* as it was before */
-    run->n_foreign = n_foreign;
-    run->chain = chain;
-    run->ids = ids;
-    run->seen = seen;
-    memset(stats, 0, sizeof *stats);
-    return st;
+    return take_plan(run, more, opts ? opts : &none);
 }
 
-is_status mock_feed(void *impl, is_run *run, int32_t token)
+is_status mock_token(void *impl, is_run *run, int32_t token)
 {
     mock *m = impl;
 
     IS_TRY(mock_call(&m->opt, MOCK_FEED));
     IS_TRY(mock_check_tokens(&token, 1, "the answer"));
     IS_TRY(reserve(run, (uint64_t)run->n + 1));
-    IS_TRY(mock_decode_time(&m->opt, 1, 1, NULL));
-    compute_token(run, token);
-    run->n_fed++;
-    run->at = run->at < run->n_script && run->script[run->at] == token ? run->at + 1 : run->n_script;
-    make_logits(run);
+    take_before(run);
+    run->plan = NULL;
+    run->token = token;
+    run->left = 1;
+    run->batch = 1;
+    run->cancel = run->stop = NULL;
     return INFERSCALE_OK;
+}
+
+void mock_undo(void *impl, is_run *run)
+{
+    run->n = run->before.n;
+    run->n_foreign = run->before.n_foreign;
+    run->chain = run->before.chain;
+    run->ids = run->before.ids;
+    run->seen = run->before.seen;
+    run->plan = NULL;
+    run->left = 0;
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------------------------- */
+
+static void fail_lane(is_lane *l, is_status st)
+{
+    l->status = st;
+    snprintf(l->why, sizeof l->why, "%s", is_error());
+}
+
+/* What stands stored at the run's place is injected. */
+static is_status provide_stored(is_run *r)
+{
+    const is_plan *plan = r->plan;
+
+    if (r->fresh && r->cache_parts) IS_TRY(use_prefix(r));
+    r->fresh = false;
+    for (; plan && plan->parts[r->part].source != IS_SRC_COMPUTED; r->part++) {
+        if (plan->parts[r->part].source == IS_SRC_RESIDENT) continue;
+        IS_TRY(mock_inject_time(&r->m->opt, r->cancel, r->stop));
+        IS_TRY(inject_part(r, &plan->parts[r->part], &r->stats));
+    }
+    return INFERSCALE_OK;
+}
+
+/* Computes at most `most` tokens, up to the next stored part. With dry it only says how many of them cost time. */
+static uint32_t compute(is_run *r, uint32_t most, bool dry)
+{
+    uint32_t part = r->part, at = r->at_token, cached = r->n_cached, n = 0;
+
+    if (most > r->batch) most = r->batch;
+    if (!r->plan) {
+        if (!dry) compute_token(r, r->token);
+        return 1;
+    }
+    for (; part < r->plan->n_parts && r->plan->parts[part].source == IS_SRC_COMPUTED; part++, at = 0) {
+        const is_part *p = &r->plan->parts[part];
+
+        for (; at < p->n_tokens && (cached || n < most); at++) {
+            if (cached) cached--;
+            else n++;
+            if (!dry) compute_token(r, p->tokens[at]);
+        }
+        if (at < p->n_tokens) break;
+    }
+    if (dry) return n;
+    r->stats.tokens_resident += r->n_cached - cached;
+    r->left -= n + r->n_cached - cached;
+    r->n_cached = cached;
+    r->part = part;
+    r->at_token = at;
+    r->stats.tokens_computed += n;
+    return n;
+}
+
+static is_status end_task(is_run *r)
+{
+    if (r->plan) {
+        IS_TRY(write_script(r, r->plan));
+    } else {
+        r->n_fed++;
+        r->at = r->at < r->n_script && r->script[r->at] == r->token ? r->at + 1 : r->n_script;
+    }
+    r->plan = NULL;
+    make_logits(r);
+    return INFERSCALE_OK;
+}
+
+static void advance(is_lane *l, double ms)
+{
+    is_run *r = l->run;
+    bool token = !r->plan;
+
+    l->n_computed = compute(r, l->most, false);
+    r->stats.compute_ms += ms;
+    if (token) r->left = 0;
+    if (r->left) return;
+    is_status st = end_task(r);
+    if (st == INFERSCALE_OK) l->done = true;
+    else fail_lane(l, st);
+}
+
+void mock_step(void *impl, is_lane *lanes, size_t n)
+{
+    mock *m = impl;
+    uint32_t tokens = 0;
+    double t0 = is_now_ms();
+
+    for (size_t i = 0; i < n; i++) {
+        is_status st = provide_stored(lanes[i].run);
+
+        if (st != INFERSCALE_OK) fail_lane(&lanes[i], st);
+        else tokens += compute(lanes[i].run, lanes[i].most, true);
+    }
+    is_status st = tokens ? mock_step_time(&m->opt, lanes, n) : INFERSCALE_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (lanes[i].status != INFERSCALE_OK) continue;
+        if (st == INFERSCALE_OK) advance(&lanes[i], is_now_ms() - t0);
+        else fail_lane(&lanes[i], st);
+    }
+}
+
+uint32_t mock_left(void *impl, is_run *run)
+{
+    return run->left;
+}
+
+void mock_stats(void *impl, is_run *run, is_run_stats *out)
+{
+    *out = run->stats;
 }
 
 const float *mock_logits(void *impl, is_run *run)

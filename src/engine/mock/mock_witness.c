@@ -37,6 +37,8 @@ static void end_torn_line(const mock *m)
 
 is_status mock_witness_open(mock *m)
 {
+    if (m->opt.steps[0]) m->steps_fd = open(m->opt.steps, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (m->opt.steps[0] && m->steps_fd < 0) return is_fail_errno("mock: cannot write the file of steps %s", m->opt.steps);
     if (!m->opt.witness[0]) return INFERSCALE_OK;
     m->witness_fd = open(m->opt.witness, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (m->witness_fd < 0) return is_fail_errno("mock: cannot write the witness's file %s", m->opt.witness);
@@ -47,7 +49,8 @@ is_status mock_witness_open(mock *m)
 void mock_witness_close(mock *m)
 {
     if (m->witness_fd >= 0) close(m->witness_fd);
-    m->witness_fd = -1;
+    if (m->steps_fd >= 0) close(m->steps_fd);
+    m->witness_fd = m->steps_fd = -1;
 }
 
 static void add_text(is_buf *b, const int32_t *tokens, uint32_t n)
@@ -66,19 +69,24 @@ static void head(is_buf *b, const char *call, unsigned long run, double began, i
     is_buf_fmt(b, "%s %ld %lu %.6f %.6f %d ", call, (long)getpid(), run, began, is_now_ms(), (int)st);
 }
 
-static void say(mock *m, is_buf *b)
+static void say_to(int fd, is_buf *b)
 {
     ssize_t done;
 
     is_buf_u8(b, '\n');
     if (is_buf_ok(b)) {
-        do done = write(m->witness_fd, b->data, b->len);
+        do done = write(fd, b->data, b->len);
         while (done < 0 && errno == EINTR);
         if (done != (ssize_t)b->len) is_log(IS_LOG_ERROR, "mock: the witness's file could not be written");
     } else {
         is_log(IS_LOG_ERROR, "mock: no memory for the witness's line");
     }
     is_buf_free(b);
+}
+
+static void say(mock *m, is_buf *b)
+{
+    say_to(m->witness_fd, b);
 }
 
 static void say_plan(mock *m, const char *call, unsigned long run, double began, is_status st, const is_plan *plan)
@@ -129,25 +137,35 @@ is_status mock_seen_capture(void *impl, is_capture *c, size_t n)
     return st;
 }
 
-is_status mock_seen_start(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
+/* Calls end in a step. Then, or when they are undone, they are told: one line each. */
+static void told(is_run *run, const char *call, double began, const is_plan *plan)
+{
+    run->call = call;
+    run->began = began;
+    run->told_plan = plan;
+}
+
+is_status mock_seen_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run)
 {
     mock *m = impl;
     double began = is_now_ms();
-    is_status st = mock_start(m, plan, opts, run, stats);
+    is_status st = mock_begin(m, plan, opts, run);
 
     if (m->witness_fd < 0) return st;
-    if (st == INFERSCALE_OK) (*run)->serial = atomic_fetch_add(&n_runs, 1) + 1;
-    say_plan(m, "start", *run ? (*run)->serial : 0, began, st, st == INFERSCALE_OK ? plan : NULL);
+    if (st != INFERSCALE_OK) say_plan(m, "start", 0, began, st, NULL);
+    else told(*run, "start", began, plan);
     return st;
 }
 
-is_status mock_seen_extend(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats)
+is_status mock_seen_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts)
 {
     mock *m = impl;
     double began = is_now_ms();
-    is_status st = mock_extend(m, run, more, opts, stats);
+    is_status st = mock_more(m, run, more, opts);
 
-    if (m->witness_fd >= 0) say_plan(m, "extend", run->serial, began, st, st == INFERSCALE_OK ? more : NULL);
+    if (m->witness_fd < 0) return st;
+    if (st != INFERSCALE_OK) say_plan(m, "extend", run->serial, began, st, NULL);
+    else told(run, "extend", began, more);
     return st;
 }
 
@@ -161,20 +179,56 @@ static void say_token(mock *m, const char *call, const is_run *run, double began
     say(m, &b);
 }
 
+is_status mock_seen_token(void *impl, is_run *run, int32_t token)
+{
+    mock *m = impl;
+    double began = is_now_ms();
+    is_status st = mock_token(m, run, token);
+
+    if (m->witness_fd < 0) return st;
+    if (st != INFERSCALE_OK) say_token(m, "feed", run, began, st, NULL);
+    else told(run, "feed", began, NULL);
+    return st;
+}
+
+static void tell(mock *m, is_run *run, is_status st)
+{
+    const char *call = run->call;
+
+    run->call = NULL;
+    if (m->witness_fd < 0 || !call) return;
+    if (!run->told_plan) {
+        say_token(m, call, run, run->began, st, st == INFERSCALE_OK ? &run->token : NULL);
+        return;
+    }
+    if (!run->serial && st == INFERSCALE_OK) run->serial = atomic_fetch_add(&n_runs, 1) + 1;
+    say_plan(m, call, run->serial, run->began, st, st == INFERSCALE_OK ? run->told_plan : NULL);
+}
+
+void mock_seen_step(void *impl, is_lane *lanes, size_t n)
+{
+    mock *m = impl;
+    is_buf b = IS_BUF_INIT;
+
+    mock_step(m, lanes, n);
+    for (size_t i = 0; i < n; i++) {
+        if (m->steps_fd >= 0) is_buf_fmt(&b, "%u:%u%s ", lanes[i].run->number, lanes[i].n_computed, lanes[i].done ? "+" : "");
+        if (lanes[i].done || lanes[i].status != INFERSCALE_OK) tell(m, lanes[i].run, lanes[i].status);
+    }
+    if (m->steps_fd >= 0) say_to(m->steps_fd, &b);
+}
+
+void mock_seen_undo(void *impl, is_run *run)
+{
+    tell(impl, run, INFERSCALE_E_CANCELLED);
+    mock_undo(impl, run);
+}
+
 is_status mock_seen_sample(void *impl, is_run *run, int32_t *token)
 {
     double began = is_now_ms();
     is_status st = mock_sample(impl, run, token);
 
     say_token(impl, "sample", run, began, st, NULL);
-    return st;
-}
-
-is_status mock_seen_feed(void *impl, is_run *run, int32_t token)
-{
-    double began = is_now_ms();
-    is_status st = mock_feed(impl, run, token);
-
-    say_token(impl, "feed", run, began, st, st == INFERSCALE_OK ? &token : NULL);
     return st;
 }
