@@ -408,6 +408,8 @@ static is_status try_once(completing *c, const char *prompt)
     if (st == INFERSCALE_OK) st = go_on(c);
     if (st == INFERSCALE_OK) st = is_asking_run(&c->a, planned, &c->run);
     if (st == INFERSCALE_OK) st = is_asking_generate(&c->a, c->run, &pending);
+    if (st == INFERSCALE_OK && !is_hold_stopped(&c->a.hold))
+        is_handle_answered(&c->a, is_planned_plan(planned), (const int32_t *)(const void *)c->a.told.data, c->a.told.len / sizeof(int32_t));
     if (st == INFERSCALE_OK && !prompt) {
         is_handle_answered(&c->a, is_planned_plan(planned), (const int32_t *)(const void *)c->a.told.data, c->a.told.len / sizeof(int32_t));
         keep_placement(c, planned);
