@@ -264,6 +264,7 @@ ZSHDIR  := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 DATADIR := $(DESTDIR)$(PREFIX)/share/inferscale
 DOCDIR  := $(DESTDIR)$(PREFIX)/share/doc/inferscale
+UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
 LLAMA_SONAMES := libllama.so.0 libggml.so.0 libggml-base.so.0 libggml-cpu.so.0
 
 $(OUT)/staged/inferscale.1: $(BIN)
@@ -275,13 +276,16 @@ $(OUT)/staged/inferscale.bash $(OUT)/staged/inferscale.zsh $(OUT)/staged/infersc
 $(OUT)/staged/inferscale.pc: scripts/inferscale.pc.in Makefile
 	@mkdir -p $(@D)
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@.tmp && mv $@.tmp $@
-.PHONY: $(OUT)/staged/inferscale.pc
+$(OUT)/staged/inferscale.service: packaging/inferscale.service
+	@mkdir -p $(@D)
+	sed -e 's|/usr/local/|$(PREFIX)/|g' $< > $@.tmp && mv $@.tmp $@
+.PHONY: $(OUT)/staged/inferscale.pc $(OUT)/staged/inferscale.service
 
 INSTALL := install
 install: all $(OUT)/staged/libinferscale-llama.so $(OUT)/staged/inferscale.1 $(OUT)/staged/inferscale.bash \
-         $(OUT)/staged/inferscale.zsh $(OUT)/staged/inferscale.fish $(OUT)/staged/inferscale.pc
+         $(OUT)/staged/inferscale.zsh $(OUT)/staged/inferscale.fish $(OUT)/staged/inferscale.pc $(OUT)/staged/inferscale.service
 	@rm -rf $(OUT)/install # what older trees left there: see above
-	$(INSTALL) -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(ZSHDIR) $(FISHDIR) $(DATADIR) $(DOCDIR)/docs/results
+	$(INSTALL) -d $(BINDIR) $(PLUGDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(MANDIR) $(COMPDIR) $(ZSHDIR) $(FISHDIR) $(DATADIR) $(DOCDIR)/docs/results $(UNITDIR)
 	$(INSTALL) -m 755 $(BIN) $(BINDIR)/
 	$(INSTALL) -m 755 $(LIB_SO) $(LIBDIR)/
 	ln -sf libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.so
@@ -297,7 +301,8 @@ install: all $(OUT)/staged/libinferscale-llama.so $(OUT)/staged/inferscale.1 $(O
 	$(INSTALL) -m 644 LICENSE NOTICE THIRD-PARTY.md CHANGELOG.md README.md $(DOCDIR)/
 	$(INSTALL) -m 644 $(wildcard docs/*.md docs/*.svg) $(DOCDIR)/docs/
 	$(INSTALL) -m 644 $(wildcard docs/results/*) $(DOCDIR)/docs/results/
-	$(INSTALL) -m 644 data/demo.jsonl data/demo-questions.txt $(DATADIR)/
+	$(INSTALL) -m 644 data/demo.jsonl data/demo-questions.txt packaging/grafana.json packaging/alerts.yml $(DATADIR)/
+	$(INSTALL) -m 644 $(OUT)/staged/inferscale.service $(UNITDIR)/
 	@# The loader's cache, where it is ours to make; under DESTDIR that is the package's business.
 	@if [ -n '$(DESTDIR)' ]; then echo 'Installed under $(DESTDIR). Run ldconfig when it has come to its place.'; \
 	elif ldconfig 2>/dev/null && ldconfig -p | grep -qF '$(LIBDIR)/libinferscale.so'; then echo 'Installed. Programs linked with -linferscale find it.'; \
@@ -306,7 +311,7 @@ install: all $(OUT)/staged/libinferscale-llama.so $(OUT)/staged/inferscale.1 $(O
 uninstall:
 	rm -f $(BINDIR)/inferscale $(LIBDIR)/libinferscale.so $(LIBDIR)/libinferscale.so.$(SOVER) $(LIBDIR)/libinferscale.a
 	rm -f $(INCDIR)/inferscale.h $(LIBDIR)/pkgconfig/inferscale.pc $(MANDIR)/inferscale.1 $(COMPDIR)/inferscale
-	rm -f $(ZSHDIR)/_inferscale $(FISHDIR)/inferscale.fish
+	rm -f $(ZSHDIR)/_inferscale $(FISHDIR)/inferscale.fish $(UNITDIR)/inferscale.service
 	rm -rf $(PLUGDIR) $(DATADIR) $(DOCDIR)
 
 clean:
