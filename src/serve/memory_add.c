@@ -156,7 +156,8 @@ static is_status add_message(addition *a, const common *c, json_t *m, size_t whi
     return append(a, c, text, metadata_of(c, role, name), when);
 }
 
-static is_status read_messages(addition *a, const common *c, json_t *messages)
+/* role: of a bare string. */
+static is_status read_messages(addition *a, const common *c, json_t *messages, const char *role)
 {
     size_t i, n = json_is_array(messages) ? json_array_size(messages) : 1;
     json_t *m;
@@ -170,7 +171,7 @@ static is_status read_messages(addition *a, const common *c, json_t *messages)
     if (json_is_string(messages)) {
         char *text = is_strdup(json_string_value(messages));
 
-        return text ? append(a, c, text, metadata_of(c, "user", NULL), c->when) : no_memory();
+        return text ? append(a, c, text, metadata_of(c, role, NULL), c->when) : no_memory();
     }
     if (json_is_object(messages)) return add_message(a, c, messages, 0);
     if (!json_is_array(messages))
@@ -225,7 +226,7 @@ inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, j
         return is_fail(INFERSCALE_E_UNSUPPORTED, "this server does not extract facts from messages; leave infer out, and each message is "
                                                "remembered as it is");
     IS_TRY(read_common(request, &c));
-    st = read_messages(&a, &c, text ? text : messages);
+    st = read_messages(&a, &c, text ? text : messages, text ? NULL : "user");
     if (st == INFERSCALE_OK) st = remember(is, scope, &a, results);
     free_addition(&a);
     return st;
