@@ -196,14 +196,21 @@ static enum MHD_Result dispatch(is_request *r)
     return send_reply(r);
 }
 
+static enum MHD_Result keep_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t name_n, const char *value, size_t value_n)
+{
+    (void)kind;
+    return is_request_header_came(ctx, name, name_n, value, value_n) ? MHD_YES : MHD_NO;
+}
+
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *con, const char *url, const char *method, const char *version,
                                   const char *data, size_t *n, void **context)
 {
     is_request *r = *context;
-    (void)cls, (void)con, (void)url;
+    (void)cls, (void)url;
     if (!r) return MHD_NO; /* there was no memory, or no room, for it */
     if (!r->begun) {
         r->begun = true;
+        MHD_get_connection_values_n(con, MHD_HEADER_KIND, keep_header, r);
         is_request_begin(r, method, version);
         return end_now(r) ? send_reply(r) : MHD_YES;
     }

@@ -133,7 +133,8 @@ char *is_request_keep(is_request *r, const char *p, size_t n);      /* NULL = ou
 char *is_request_decode(is_request *r, const char *p, size_t n, bool plus); /* percent-decoded; NULL = malformed */
 size_t is_request_count(const is_request *r, const char *header);
 
-/* http_route.c: checks the head and finds the route. What is refused has been replied. */
+/* http_route.c: takes a header (false: no more of them); then checks the head and finds the route. What is refused has been replied. */
+bool is_request_header_came(is_request *r, const char *name, size_t name_n, const char *value, size_t value_n);
 void is_request_begin(is_request *r, const char *method, const char *version);
 is_face is_face_of_path(const char *path);                           /* where no route says it */
 

@@ -67,26 +67,26 @@ static bool good_header(const char *name, size_t name_n, const char *value, size
     return name_n > 0;
 }
 
-static enum MHD_Result keep_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t name_n, const char *value, size_t value_n)
+bool is_request_header_came(is_request *r, const char *name, size_t name_n, const char *value, size_t value_n)
 {
-    is_request *r = ctx;
-    (void)kind;
     if (r->n_headers == HTTP_HEADERS) {
         r->too_big = true;
-        return MHD_NO;
+        return false;
     }
     pair *p = &r->headers[r->n_headers];
     p->name = is_request_keep(r, name, name_n);
     p->value = is_request_keep(r, value ? value : "", value ? value_n : 0);
-    if (!p->name || !p->value) return MHD_NO;
+    if (!p->name || !p->value) { /* what has lost a header is not routed */
+        r->close_after = true;
+        return false;
+    }
     r->n_headers++;
     if (!good_header(name, name_n, value, value ? value_n : 0)) r->close_after = true; /* read as: malformed */
-    return MHD_YES;
+    return true;
 }
 
 static bool head(is_request *r, const char *version)
 {
-    MHD_get_connection_values_n(r->con, MHD_HEADER_KIND, keep_header, r);
     if (strcmp(version, "HTTP/1.1") != 0 && strcmp(version, "HTTP/1.0") != 0) {
         r->close_after = true;
         is_reply_error(r, 505, "invalid_request_error", NULL, NULL, "HTTP/1.1 and HTTP/1.0 are spoken here");

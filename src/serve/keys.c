@@ -150,6 +150,16 @@ static is_status parse(const is_keys *k, char *text, size_t n, table *t)
     return INFERSCALE_OK;
 }
 
+is_status is_keys_check_text(char *text, size_t n, size_t *n_keys)
+{
+    is_keys k = { .path = NULL };
+    table t = { 0 };
+    is_status st = parse(&k, text, n, &t);
+    *n_keys = t.n;
+    table_free(&t);
+    return st;
+}
+
 /* ---- The file ------------------------------------------------------------------------------------------------------------ */
 
 static is_status look(const char *path, stamp *out)

@@ -9,6 +9,7 @@
 #define IS_SERVE_KEYS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "inferscale.h"
 
@@ -24,5 +25,7 @@ void is_keys_close(is_keys *k);
 /* *out = a copy of what the key may do; false = there is no such key. Looks whether the file changed, at most once a second; a file
  * that no longer parses leaves the old keys in force, logged. Thread safe. */
 bool is_keys_find(is_keys *k, const char *key, is_key *out);
+/* Parses text as the file is parsed, and keeps nothing; the text is taken apart. */
+inferscale_status is_keys_check_text(char *text, size_t n, size_t *n_keys);
 
 #endif
