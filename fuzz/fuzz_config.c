@@ -33,7 +33,8 @@ static void settings(char *text, size_t n)
     is_status st = is_config_text(&c, "fuzz", text, n, each_error, &n_errors);
     check((st == INFERSCALE_OK) == (n_errors == 0), "the status tells whether there were errors");
     check(st == INFERSCALE_OK || st == INFERSCALE_E_PARSE, "a bad line is a parse error");
-    check(c.port <= 65535 && c.parallel >= 1 && c.k >= 1 && c.k <= 1000 && c.audit >= 0 && c.audit <= 1, "values stay in their range");
+    check(c.port <= 65535 && c.parallel >= 1 && c.k >= 1 && c.k <= 1000 && c.audit >= 0 && c.audit <= 1,
+          "values stay in their range");
     for (int i = 0; i < IS_N_SETTINGS; i++) {
         char *v = is_config_value(&c, (enum is_setting_id)i);
         check(v && is_utf8_valid(v, strlen(v), NULL), "values are UTF-8");

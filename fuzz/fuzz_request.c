@@ -21,9 +21,12 @@ static void check(int holds, const char *what)
 static void none(is_server *s, is_request *r) { (void)s, (void)r; }
 
 static const is_route routes[] = {
-    { "GET", "/", none, IS_FACE_OPENAI, IS_ROUTE_OPEN },        { "GET", "/memories/{id}", none, IS_FACE_MEMORY, 0 },
-    { "POST", "/memories/", none, IS_FACE_MEMORY, 0 },          { "POST", "/v1/chat/completions", none, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
-    { "DELETE", "/v1/entities/{type}/{id}/", none, IS_FACE_MEMORY, IS_ROUTE_ADMIN }, { 0 },
+    { "GET", "/", none, IS_FACE_OPENAI, IS_ROUTE_OPEN },
+    { "GET", "/memories/{id}", none, IS_FACE_MEMORY, 0 },
+    { "POST", "/memories/", none, IS_FACE_MEMORY, 0 },
+    { "POST", "/v1/chat/completions", none, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
+    { "DELETE", "/v1/entities/{type}/{id}/", none, IS_FACE_MEMORY, IS_ROUTE_ADMIN },
+    { 0 },
 };
 static const is_route *const tables[] = { routes, NULL };
 
@@ -34,7 +37,8 @@ static void routed(is_request *r, const char *body, size_t n)
     is_owner o;
     for (size_t i = 0; i < r->n_params; i++) sound(r->params[i].value);
     for (size_t i = 0; i < r->n_queries; i++) sound(r->queries[i].name), sound(r->queries[i].value);
-    check(is_request_count(r, "Content-Length") + is_request_count(r, "Transfer-Encoding") <= 1, "there is one way to read its length");
+    check(is_request_count(r, "Content-Length") + is_request_count(r, "Transfer-Encoding") <= 1,
+          "there is one way to read its length");
     check(is_request_count(r, "Host") <= 1, "there is one host");
     is_buf_add(&r->body, body, n);
     json_t *v = is_request_json(r);
@@ -80,7 +84,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static is_config config;
     static is_server server = { .config = &config, .ready = 1 };
-    static struct is_http http = { .s = &server, .tables = tables, .lock = PTHREAD_MUTEX_INITIALIZER, .engine = { .lock = PTHREAD_MUTEX_INITIALIZER } };
+    static struct is_http http = {
+        .s = &server, .tables = tables, .lock = PTHREAD_MUTEX_INITIALIZER, .engine = { .lock = PTHREAD_MUTEX_INITIALIZER }
+    };
     static int started;
     if (!started++) check(is_config_init(&config) == INFERSCALE_OK, "the defaults are right");
     server.http = &http;

@@ -52,8 +52,10 @@ static void a_file_sets_what_it_names(void **state)
 {
     is_config c;
     OK(is_config_init(&c));
-    OK(read_text(&c, "# the server\n\n  port=9000\r\nhost = 127.0.0.2 \nmax-body = 2m\nread_only = YES\naudit = 0.25\nmode = text\n"
-                     "system = \"a # b \\\"c\\\"\\n d \"  # why\nalias = one, two # not a comment\nram = 1234567\nextractor_key =\nk = 7"));
+    OK(read_text(
+        &c,
+        "# the server\n\n  port=9000\r\nhost = 127.0.0.2 \nmax-body = 2m\nread_only = YES\naudit = 0.25\nmode = text\n"
+        "system = \"a # b \\\"c\\\"\\n d \"  # why\nalias = one, two # not a comment\nram = 1234567\nextractor_key =\nk = 7"));
     assert_int_equal(c.port, 9000);
     assert_string_equal(c.host, "127.0.0.2");
     assert_int_equal(c.max_body, 2 << 20);
@@ -81,11 +83,35 @@ static void what_is_wrong_is_said_with_its_line(void **state)
     wrong("system = \"abc\n", "not closed");
     wrong("system = \"a\\x\"\n", "backslash");
     wrong("system = \"a\" b\n", "behind the closing quote");
-    static const char *const bad[] = { "port = -1", "port = 65536", "port = 80a", "port = ", "port = 0x50", "port = 1e3", "port = 99999999999999999999",
-                                       "k = 0", "k = 1001", "parallel = 0", "parallel = 1000", "max_body = 1", "max_body = 2G", "max_body = 5X",
-                                       "max_body = 99999999999999999999", "max_body = 8388608T", "ram = -1", "read_only = maybe", "audit = 1.5",
-                                       "audit = -0.1", "audit = nan", "audit = inf", "audit = 0x1", "audit = half", "mode = KV", "mode = kv|text",
-                                       "codec = f8", "log = xml", "mode =" };
+    static const char *const bad[] = { "port = -1",
+                                       "port = 65536",
+                                       "port = 80a",
+                                       "port = ",
+                                       "port = 0x50",
+                                       "port = 1e3",
+                                       "port = 99999999999999999999",
+                                       "k = 0",
+                                       "k = 1001",
+                                       "parallel = 0",
+                                       "parallel = 1000",
+                                       "max_body = 1",
+                                       "max_body = 2G",
+                                       "max_body = 5X",
+                                       "max_body = 99999999999999999999",
+                                       "max_body = 8388608T",
+                                       "ram = -1",
+                                       "read_only = maybe",
+                                       "audit = 1.5",
+                                       "audit = -0.1",
+                                       "audit = nan",
+                                       "audit = inf",
+                                       "audit = 0x1",
+                                       "audit = half",
+                                       "mode = KV",
+                                       "mode = kv|text",
+                                       "codec = f8",
+                                       "log = xml",
+                                       "mode =" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) wrong(bad[i], "takes");
     is_config c;
     OK(is_config_init(&c));
@@ -108,8 +134,13 @@ static void what_is_wrong_is_said_with_its_line(void **state)
 
 static void flags_go_before_variables_and_those_before_the_file(void **state)
 {
-    char *const environment[] = { (char[]){ "INFERSCALE_PORT=2" }, (char[]){ "INFERSCALE_K=20" }, (char[]){ "INFERSCALE_HOST=" },
-                                         (char[]){ "INFERSCALE_MAX_BODY=2M" }, (char[]){ "PORT=9" }, (char[]){ "INFERSCALE_PORTX=9" }, NULL };
+    char *const environment[] = { (char[]){ "INFERSCALE_PORT=2" },
+                                  (char[]){ "INFERSCALE_K=20" },
+                                  (char[]){ "INFERSCALE_HOST=" },
+                                  (char[]){ "INFERSCALE_MAX_BODY=2M" },
+                                  (char[]){ "PORT=9" },
+                                  (char[]){ "INFERSCALE_PORTX=9" },
+                                  NULL };
     for (int order = 0; order < 6; order++) { /* in whatever order they are read */
         static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
         is_config c;
@@ -158,11 +189,19 @@ static void every_setting_reads_back_as_it_is_written(void **state)
 
 static void what_no_single_value_says_is_checked(void **state)
 {
-    static const struct { const char *text, *part; } cases[] = {
-        { "host = 0.0.0.0\n", "--keys" },          { "host = ::\n", "--keys" },      { "host = 192.168.1.5\n", "--keys" },
-        { "host = example.org\n", "--keys" },      { "host = 127.0.0.1.example.org\n", "--keys" },
-        { "tls_cert = a\n", "belong together" },   { "tls_key = a\n", "belong together" }, { "cors = *\n", "cors" },
-        { "cors = app.example\n", "origin" },      { "cors = https://app.example/x\n", "origin" },
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        { "host = 0.0.0.0\n", "--keys" },
+        { "host = ::\n", "--keys" },
+        { "host = 192.168.1.5\n", "--keys" },
+        { "host = example.org\n", "--keys" },
+        { "host = 127.0.0.1.example.org\n", "--keys" },
+        { "tls_cert = a\n", "belong together" },
+        { "tls_key = a\n", "belong together" },
+        { "cors = *\n", "cors" },
+        { "cors = app.example\n", "origin" },
+        { "cors = https://app.example/x\n", "origin" },
     };
     is_config c;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -173,8 +212,14 @@ static void what_no_single_value_says_is_checked(void **state)
             fail_msg("%s: %zu errors, %s", cases[i].text, n_errors, errors[0]);
         is_config_free(&c);
     }
-    static const char *const good[] = { "", "host = ::1", "host = localhost", "host = 127.1.2.3", "host = 0.0.0.0\nkeys = k", "tls_cert = a\ntls_key = b",
-                                        "cors = https://app.example", "cors = *\nkeys = k" };
+    static const char *const good[] = { "",
+                                        "host = ::1",
+                                        "host = localhost",
+                                        "host = 127.1.2.3",
+                                        "host = 0.0.0.0\nkeys = k",
+                                        "tls_cert = a\ntls_key = b",
+                                        "cors = https://app.example",
+                                        "cors = *\nkeys = k" };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         OK(is_config_init(&c));
         OK(read_text(&c, good[i]));
@@ -224,7 +269,8 @@ static void config_check_shows_values_and_where_they_came_from(void **state)
     for (size_t i = 0; i < count("settings"); i++) {
         json_t *o = item("settings", i);
         const char *name = of(o, "name"), *from = of(o, "from"), *value = of(o, "value");
-        port |= !strcmp(name, "port") && !strcmp(from, "file") && !strcmp(value, "9000") && json_integer_value(json_object_get(o, "line")) == 1;
+        port |= !strcmp(name, "port") && !strcmp(from, "file") && !strcmp(value, "9000") &&
+                json_integer_value(json_object_get(o, "line")) == 1;
         mode |= !strcmp(name, "mode") && !strcmp(from, "environment") && !strcmp(value, "none");
         k |= !strcmp(name, "k") && !strcmp(from, "flag") && !strcmp(value, "5");
         idle |= !strcmp(name, "idle_s") && !strcmp(from, "default") && !strcmp(value, "75");

@@ -29,8 +29,9 @@ static void echo(is_server *s, is_request *r)
     const char *body = is_request_body(r, &n);
     const char *q = is_request_query(r, "q"), *name = is_request_param(r, "name"), *h = is_request_header(r, "x-thing");
     (void)s;
-    is_reply_json(r, 200, json_pack("{s:s,s:s,s:s?,s:s?,s:s?,s:I,s:s%}", "method", is_request_method(r), "path", is_request_path(r), "q", q,
-                                    "name", name, "thing", h, "n", (json_int_t)n, "body", body, n < 1000 ? n : 0));
+    is_reply_json(r, 200,
+                  json_pack("{s:s,s:s,s:s?,s:s?,s:s?,s:I,s:s%}", "method", is_request_method(r), "path", is_request_path(r),
+                            "q", q, "name", name, "thing", h, "n", (json_int_t)n, "body", body, n < 1000 ? n : 0));
 }
 
 static void parse(is_server *s, is_request *r)
@@ -41,12 +42,9 @@ static void parse(is_server *s, is_request *r)
 }
 
 static const is_route routes[] = {
-    { "GET", "/echo", echo, IS_FACE_OPENAI, 0 },
-    { "POST", "/echo", echo, IS_FACE_OPENAI, 0 },
-    { "GET", "/echo/{name}", echo, IS_FACE_OPENAI, 0 },
-    { "DELETE", "/echo/{name}", echo, IS_FACE_MEMORY, 0 },
-    { "POST", "/json", parse, IS_FACE_OPENAI, 0 },
-    { 0 },
+    { "GET", "/echo", echo, IS_FACE_OPENAI, 0 },        { "POST", "/echo", echo, IS_FACE_OPENAI, 0 },
+    { "GET", "/echo/{name}", echo, IS_FACE_OPENAI, 0 }, { "DELETE", "/echo/{name}", echo, IS_FACE_MEMORY, 0 },
+    { "POST", "/json", parse, IS_FACE_OPENAI, 0 },      { 0 },
 };
 
 static void expect(int status, const char *method, const char *target, const char *headers, const char *body)
@@ -76,8 +74,22 @@ static void a_request_reaches_its_route(void **state)
 
 static void a_malformed_target_is_refused(void **state)
 {
-    static const char *const bad[] = { "/echo/%", "/echo/%4", "/echo/%zz", "/echo/%00", "/echo/a%00b", "/echo/%ff", "/echo/%c3%28", "/echo?q=%",
-                                       "/echo?q=%00", "/echo?%ff=1", "/echo?q=%ed%a0%80", "/echo#x", "/e\x01""cho", "/e\x7f""cho" };
+    static const char *const bad[] = { "/echo/%",
+                                       "/echo/%4",
+                                       "/echo/%zz",
+                                       "/echo/%00",
+                                       "/echo/a%00b",
+                                       "/echo/%ff",
+                                       "/echo/%c3%28",
+                                       "/echo?q=%",
+                                       "/echo?q=%00",
+                                       "/echo?%ff=1",
+                                       "/echo?q=%ed%a0%80",
+                                       "/echo#x",
+                                       "/e\x01"
+                                       "cho",
+                                       "/e\x7f"
+                                       "cho" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) expect(400, "GET", bad[i], NULL, NULL);
     expect(404, "GET", "/../etc/passwd", NULL, NULL);
     expect(404, "GET", "/%2e%2e/%2e%2e/etc/passwd", NULL, NULL);
@@ -127,7 +139,8 @@ static void the_callers_id_comes_back_if_it_is_decent(void **state)
     assert_string_equal(serve_head(&r, "X-Request-Id"), "abc-1.2_3");
     serve_reply_free(&r);
     static const char *const odd[] = { "X-Request-Id: a b\r\n", "X-Request-Id: <b>\r\n", "X-Request-Id: \"\r\n",
-                                       "X-Request-Id: 0123456789012345678901234567890123456789012345678901234567890123456789\r\n" };
+                                       "X-Request-Id: "
+                                       "0123456789012345678901234567890123456789012345678901234567890123456789\r\n" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         r = serve_call(kit, "GET", "/echo", odd[i], NULL);
         assert_int_equal(strncmp(serve_head(&r, "X-Request-Id"), "req_", 4), 0);
@@ -197,7 +210,8 @@ static void a_body_that_is_too_long_is_413_and_not_kept(void **state)
         for (size_t i = 0; i < 3; i++) {
             r = post_bytes(long_ones[i], chunked, "");
             assert_int_equal(r.status, 413);
-            assert_string_equal(json_string_value(json_object_get(json_object_get(r.json, "error"), "code")), "request_too_large");
+            assert_string_equal(json_string_value(json_object_get(json_object_get(r.json, "error"), "code")),
+                                "request_too_large");
             assert_true(r.closes);
             serve_reply_free(&r);
         }
@@ -248,9 +262,27 @@ static void a_client_that_waits_for_100_continue_hears_it_or_the_refusal(void **
 
 static void what_is_no_json_object_is_400(void **state)
 {
-    static const char *const bad[] = { "", " ", "{", "{\"a\":1", "{\"a\":1}x", "[]", "1", "\"a\"", "null", "{\"a\":\"\xff\"}", "{\"a\":\"\xed\xa0\x80\"}",
-                                       "{\"a\":\"b\\u0000c\"}", "{\"a\":1,\"a\":2}", "{\"a\":\"\\ud800\"}", "{'a':1}", "{\"a\":NaN}", "{\"a\":1e999}",
-                                       "{\"a\":\"\x01\"}", "{\"\\u0000\":1}", "\xef\xbb\xbf{}", "{\"a\":99999999999999999999}" };
+    static const char *const bad[] = { "",
+                                       " ",
+                                       "{",
+                                       "{\"a\":1",
+                                       "{\"a\":1}x",
+                                       "[]",
+                                       "1",
+                                       "\"a\"",
+                                       "null",
+                                       "{\"a\":\"\xff\"}",
+                                       "{\"a\":\"\xed\xa0\x80\"}",
+                                       "{\"a\":\"b\\u0000c\"}",
+                                       "{\"a\":1,\"a\":2}",
+                                       "{\"a\":\"\\ud800\"}",
+                                       "{'a':1}",
+                                       "{\"a\":NaN}",
+                                       "{\"a\":1e999}",
+                                       "{\"a\":\"\x01\"}",
+                                       "{\"\\u0000\":1}",
+                                       "\xef\xbb\xbf{}",
+                                       "{\"a\":99999999999999999999}" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         serve_reply r = serve_call(kit, "POST", "/json", NULL, bad[i]);
         if (r.status != 400) fail_msg("\"%s\" gave %d: %s", bad[i], r.status, r.body);
@@ -296,8 +328,8 @@ static void smuggle(const char *raw, int status)
     int code = 0, replies = 0;
     sscanf(all, "HTTP/1.%*d %d", &code);
     for (const char *p = all; (p = strstr(p, "HTTP/1.")); p++) replies++;
-    if ((status && code != status) || (!status && code && code < 400) || replies > 2 ||
-        strstr(all, "HTTP/1.1 200") || strstr(all, "smuggled"))
+    if ((status && code != status) || (!status && code && code < 400) || replies > 2 || strstr(all, "HTTP/1.1 200") ||
+        strstr(all, "smuggled"))
         fail_msg("%s\n--- gave %d replies:\n%s", raw, replies, all);
 }
 
@@ -322,7 +354,9 @@ static void a_second_request_cannot_be_smuggled_in(void **state)
     smuggle(POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" SECOND, 400);
     smuggle(POST "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" SECOND, 0);
     smuggle(POST "Content-Length : 0\r\n\r\n" SECOND, 0);
-    smuggle(POST "Transfer-Encoding:\x0b""chunked\r\n\r\n0\r\n\r\n" SECOND, 0);
+    smuggle(POST "Transfer-Encoding:\x0b"
+                 "chunked\r\n\r\n0\r\n\r\n" SECOND,
+            0);
     smuggle(POST "X: 1\r\n Transfer-Encoding: chunked\r\nContent-Length: 60\r\n\r\n" SECOND, 0);
     smuggle(POST "Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" SECOND, 0);
     smuggle(POST "Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n" SECOND, 0);
@@ -385,7 +419,8 @@ static void connections_are_kept_and_requests_may_queue_in_them(void **state)
         serve_reply_free(&r);
     }
     /* Five at once: five replies, in order. */
-    for (int i = 0; i < 5; i++) serve_sendf(fd, "GET /echo?q=p%d HTTP/1.1\r\nHost: localhost\r\n%s\r\n", i, i == 4 ? "Connection: close\r\n" : "");
+    for (int i = 0; i < 5; i++)
+        serve_sendf(fd, "GET /echo?q=p%d HTTP/1.1\r\nHost: localhost\r\n%s\r\n", i, i == 4 ? "Connection: close\r\n" : "");
     char all[16384];
     size_t n = 0;
     ssize_t got;
@@ -428,24 +463,41 @@ static void a_half_closed_connection_still_gets_its_reply(void **state)
 /* Without keys, and with the default of `hosts`. */
 static void pages_of_other_origins_cannot_use_a_server_without_keys(void **state)
 {
-    static const struct { const char *host, *origin, *method; int status; } cases[] = {
-        { "localhost:8080", NULL, "POST", 200 }, { "127.0.0.1", NULL, "POST", 200 }, { "127.9.9.9:1", NULL, "POST", 200 },
-        { "[::1]:8080", NULL, "POST", 200 },     { "app.localhost", NULL, "POST", 200 }, { "evil.example", NULL, "POST", 403 },
-        { "evil.example", NULL, "GET", 403 },    { "127.0.0.1.evil.example", NULL, "GET", 403 }, { "localhost.evil.example", NULL, "GET", 403 },
-        { "evillocalhost", NULL, "GET", 403 },   { "", NULL, "GET", 403 },           { "10.0.0.1", NULL, "GET", 403 },
-        { "localhost", "http://localhost", "POST", 200 },          { "localhost:1", "http://localhost:1", "POST", 200 },
-        { "localhost:1", "http://localhost:2", "POST", 403 },      { "localhost", "http://evil.example", "POST", 403 },
-        { "localhost", "null", "POST", 403 },                      { "localhost", "http://localhost.evil.example", "POST", 403 },
-        { "localhost", "http://evil.example/?://localhost", "POST", 403 }, { "localhost", "http://evil.example", "GET", 200 },
+    static const struct {
+        const char *host, *origin, *method;
+        int status;
+    } cases[] = {
+        { "localhost:8080", NULL, "POST", 200 },
+        { "127.0.0.1", NULL, "POST", 200 },
+        { "127.9.9.9:1", NULL, "POST", 200 },
+        { "[::1]:8080", NULL, "POST", 200 },
+        { "app.localhost", NULL, "POST", 200 },
+        { "evil.example", NULL, "POST", 403 },
+        { "evil.example", NULL, "GET", 403 },
+        { "127.0.0.1.evil.example", NULL, "GET", 403 },
+        { "localhost.evil.example", NULL, "GET", 403 },
+        { "evillocalhost", NULL, "GET", 403 },
+        { "", NULL, "GET", 403 },
+        { "10.0.0.1", NULL, "GET", 403 },
+        { "localhost", "http://localhost", "POST", 200 },
+        { "localhost:1", "http://localhost:1", "POST", 200 },
+        { "localhost:1", "http://localhost:2", "POST", 403 },
+        { "localhost", "http://evil.example", "POST", 403 },
+        { "localhost", "null", "POST", 403 },
+        { "localhost", "http://localhost.evil.example", "POST", 403 },
+        { "localhost", "http://evil.example/?://localhost", "POST", 403 },
+        { "localhost", "http://evil.example", "GET", 200 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int fd = serve_connect(kit);
-        serve_sendf(fd, "%s /echo HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nContent-Length: 0\r\n", cases[i].method, cases[i].host);
+        serve_sendf(fd, "%s /echo HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nContent-Length: 0\r\n", cases[i].method,
+                    cases[i].host);
         if (cases[i].origin) serve_sendf(fd, "Origin: %s\r\n", cases[i].origin);
         serve_sendf(fd, "\r\n");
         serve_reply r = serve_read(fd, cases[i].method);
         if (r.status != cases[i].status)
-            fail_msg("Host %s Origin %s %s gave %d", cases[i].host, cases[i].origin ? cases[i].origin : "-", cases[i].method, r.status);
+            fail_msg("Host %s Origin %s %s gave %d", cases[i].host, cases[i].origin ? cases[i].origin : "-", cases[i].method,
+                     r.status);
         assert_null(serve_head(&r, "Access-Control-Allow-Origin"));
         serve_reply_free(&r);
         close(fd);
@@ -456,7 +508,8 @@ static void pages_of_other_origins_cannot_use_a_server_without_keys(void **state
 
 static void random_bytes_do_no_harm(void **state)
 {
-    static const char *const seeds[] = { POST "Content-Length: 5\r\n\r\nhello", POST "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    static const char *const seeds[] = { POST "Content-Length: 5\r\n\r\nhello",
+                                         POST "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
                                          "GET /echo/%C3%A9?q=%20&b HTTP/1.1\r\nHost: localhost\r\nX-Thing: 1\r\n\r\n" SECOND,
                                          "POST /json HTTP/1.1\r\nHost: [::1]:8\r\nContent-Length: 12\r\n\r\n{\"a\":[1,{}]}" };
     unsigned long long rng = scratch_seed("bytes");
@@ -468,9 +521,15 @@ static void random_bytes_do_no_harm(void **state)
         for (unsigned k = scratch_below(&rng, 8); k-- > 0;) {
             size_t at = scratch_below(&rng, (unsigned)n), len = scratch_below(&rng, 12);
             switch (scratch_below(&rng, 4)) {
-            case 0: raw[at] = (char)scratch_below(&rng, 256); break;
-            case 1: n = at + 1; break;
-            case 2: raw[at] = "\r\n:% \0,;"[scratch_below(&rng, 8)]; break;
+            case 0:
+                raw[at] = (char)scratch_below(&rng, 256);
+                break;
+            case 1:
+                n = at + 1;
+                break;
+            case 2:
+                raw[at] = "\r\n:% \0,;"[scratch_below(&rng, 8)];
+                break;
             default:
                 if (at + len < n) memmove(raw + at, raw + at + len, n - at - len), n -= len;
             }
@@ -481,7 +540,7 @@ static void random_bytes_do_no_harm(void **state)
         if (i % 8 == 0) {
             char c[4096];
             shutdown(fd, SHUT_WR);
-            while (recv(fd, c, sizeof c, 0) > 0) { }
+            while (recv(fd, c, sizeof c, 0) > 0) {}
         }
         close(fd);
     }

@@ -39,7 +39,7 @@ static void hold(is_server *s, is_request *r)
 {
     int now = atomic_fetch_add(&running, 1) + 1, was = atomic_load(&most);
     (void)s;
-    while (now > was && !atomic_compare_exchange_weak(&most, &was, now)) { }
+    while (now > was && !atomic_compare_exchange_weak(&most, &was, now)) {}
     atomic_fetch_add(&began, 1);
     while (!atomic_load(&gate) && !is_cancelled(r)) pause_ms(2);
     atomic_fetch_sub(&running, 1);
@@ -266,7 +266,8 @@ static void a_stream_arrives_whole_and_in_order(void **state)
         assert_int_equal(r.status, 200);
         assert_true(r.whole);
         assert_string_equal(serve_head(&r, "Content-Type"), "text/event-stream");
-        for (const char *p = r.body; (p = strstr(p, "data: {\"i\":")); p += 11, at++) assert_int_equal(strtol(p + 11, NULL, 10), at);
+        for (const char *p = r.body; (p = strstr(p, "data: {\"i\":")); p += 11, at++)
+            assert_int_equal(strtol(p + 11, NULL, 10), at);
         assert_int_equal(at, n);
         assert_non_null(strstr(r.body, "data: [DONE]\n\n"));
         serve_reply_free(&r);
@@ -358,10 +359,14 @@ static void a_route_replies_exactly_once(void **state)
     assert_null(serve_head(&r, "X-Late"));
     assert_string_equal(serve_head(&r, "X-Good"), "yes");
     serve_reply_free(&r);
-    static const struct { inferscale_status st; int status; } map[] = {
-        { INFERSCALE_E_INVALID, 400 }, { INFERSCALE_E_PARSE, 400 }, { INFERSCALE_E_CONTEXT, 400 }, { INFERSCALE_E_UNSUPPORTED, 400 },
-        { INFERSCALE_E_DENIED, 403 }, { INFERSCALE_E_NOTFOUND, 404 }, { INFERSCALE_E_BUSY, 429 }, { INFERSCALE_E_FULL, 507 },
-        { INFERSCALE_E_READONLY, 507 }, { INFERSCALE_E_CANCELLED, 499 }, { INFERSCALE_E_IO, 500 }, { INFERSCALE_E_INTERNAL, 500 },
+    static const struct {
+        inferscale_status st;
+        int status;
+    } map[] = {
+        { INFERSCALE_E_INVALID, 400 },     { INFERSCALE_E_PARSE, 400 },  { INFERSCALE_E_CONTEXT, 400 },
+        { INFERSCALE_E_UNSUPPORTED, 400 }, { INFERSCALE_E_DENIED, 403 }, { INFERSCALE_E_NOTFOUND, 404 },
+        { INFERSCALE_E_BUSY, 429 },        { INFERSCALE_E_FULL, 507 },   { INFERSCALE_E_READONLY, 507 },
+        { INFERSCALE_E_CANCELLED, 499 },   { INFERSCALE_E_IO, 500 },     { INFERSCALE_E_INTERNAL, 500 },
     };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) {
         char target[40];
@@ -382,7 +387,8 @@ static void a_route_replies_exactly_once(void **state)
 static void slow_clients_are_told_or_cut(void **state)
 {
     begin("read_s", "1", "idle_s", "2");
-    int idle = serve_connect(kit), line = serve_connect(kit), head = serve_connect(kit), body = serve_connect(kit), drip = serve_connect(kit);
+    int idle = serve_connect(kit), line = serve_connect(kit), head = serve_connect(kit), body = serve_connect(kit),
+        drip = serve_connect(kit);
     serve_sendf(line, "GET /hea");
     serve_sendf(head, "GET /health HTTP/1.1\r\nHost: loc");
     serve_sendf(body, "POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc");
@@ -439,7 +445,11 @@ static void connections_beyond_the_bound_are_told_so(void **state)
     stop();
 }
 
-typedef struct caller { int n; pthread_t thread; int bad; } caller;
+typedef struct caller {
+    int n;
+    pthread_t thread;
+    int bad;
+} caller;
 
 static void *call_often(void *ctx)
 {
@@ -539,7 +549,8 @@ static void the_log_says_what_happened_and_nothing_private(void **state)
     logged_n = 0;
     OK(is_serve_log_start(IS_LOG_FORM_JSON, keep_line, NULL));
     begin(NULL, NULL, NULL, NULL);
-    serve_reply r = serve_call(kit, "GET", "/fail/s3cret-id?q=6&token=s3cret-query", "Authorization: Bearer s3cret-key\r\nX-Request-Id: my-id\r\n", "s3cret-body");
+    serve_reply r = serve_call(kit, "GET", "/fail/s3cret-id?q=6&token=s3cret-query",
+                               "Authorization: Bearer s3cret-key\r\nX-Request-Id: my-id\r\n", "s3cret-body");
     serve_reply_free(&r);
     r = serve_call(kit, "GET", "/s3cret-path", NULL, NULL);
     serve_reply_free(&r);
@@ -577,9 +588,11 @@ static void what_cannot_start_says_why(void **state)
     is_server_set_extra(NULL);
     assert_int_equal(serve_start_fails(error, "host", "0.0.0.0", NULL), INFERSCALE_E_DENIED);
     assert_non_null(strstr(error, "--keys"));
-    assert_int_equal(serve_start_fails(error, "host", "no.such.host.invalid", "keys", "/nonexistent", NULL), INFERSCALE_E_NOTFOUND);
+    assert_int_equal(serve_start_fails(error, "host", "no.such.host.invalid", "keys", "/nonexistent", NULL),
+                     INFERSCALE_E_NOTFOUND);
     assert_int_equal(serve_start_fails(error, "tls_cert", "/nonexistent", NULL), INFERSCALE_E_INVALID);
-    assert_int_equal(serve_start_fails(error, "tls_cert", "/nonexistent", "tls_key", "/nonexistent", NULL), INFERSCALE_E_NOTFOUND);
+    assert_int_equal(serve_start_fails(error, "tls_cert", "/nonexistent", "tls_key", "/nonexistent", NULL),
+                     INFERSCALE_E_NOTFOUND);
     assert_int_equal(serve_start_fails(error, "max_connections", "100000", NULL), INFERSCALE_E_INVALID);
     assert_non_null(strstr(error, "ulimit"));
     kit = serve_start(NULL);

@@ -42,7 +42,8 @@ static void bad(const char *text, const char *part)
 {
     is_keys *k = NULL;
     is_status st = is_keys_open(put(text), &k);
-    if (st != INFERSCALE_E_PARSE || !strstr(is_error(), part)) fail_msg("\"%s\" gave %s: %s", text, inferscale_status_name(st), is_error());
+    if (st != INFERSCALE_E_PARSE || !strstr(is_error(), part))
+        fail_msg("\"%s\" gave %s: %s", text, inferscale_status_name(st), is_error());
     assert_null(strstr(is_error(), K1)); /* what an error says goes to logs */
     assert_null(k);
 }
@@ -92,7 +93,8 @@ static void keys_say_what_they_may_do(void **state)
     is_keys *k = NULL;
     is_key may;
     OK(is_keys_open(put("  # all kinds\r\n" K1 " admin # the boss\r\n" K2 "\tuser=\"Anna of K\" agent=x\n"
-                        "isk_tenant_0123456789 tenant=acme\nisk_plain_01234567890"), &k));
+                        "isk_tenant_0123456789 tenant=acme\nisk_plain_01234567890"),
+                    &k));
     assert_true(is_keys_find(k, K1, &may));
     assert_true(may.admin && !may.bound && !*may.tenant);
     assert_true(is_keys_find(k, K2, &may));
@@ -105,7 +107,8 @@ static void keys_say_what_they_may_do(void **state)
     assert_true(!may.admin && !may.bound);
     assert_string_equal(may.tenant, "acme");
     assert_true(is_keys_find(k, "isk_plain_01234567890", &may));
-    static const char *const none[] = { "", " ", "isk_0123456789abcde", K1 "0", "ISK_0123456789ABCDEF", "admin", "#", K1 " admin" };
+    static const char *const none[] = { "",  " ",        "isk_0123456789abcde", K1 "0", "ISK_0123456789ABCDEF", "admin",
+                                        "#", K1 " admin" };
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) assert_false(is_keys_find(k, none[i], &may));
     char huge[5000];
     memset(huge, 'a', sizeof huge - 1);
@@ -187,8 +190,9 @@ static void whose(is_server *s, is_request *r)
     is_request_body(r, &n);
     if (n && !(from = is_request_json(r))) return;
     if (is_scope_read(r, from, &o) != INFERSCALE_OK) return;
-    is_reply_json(r, 200, json_pack("{s:s?,s:s?,s:s?,s:s?,s:s?,s:b}", "tenant", o.scope.tenant, "user", o.scope.user, "agent", o.scope.agent, "run",
-                                    o.scope.run, "app", o.scope.app, "given", o.given));
+    is_reply_json(r, 200,
+                  json_pack("{s:s?,s:s?,s:s?,s:s?,s:s?,s:b}", "tenant", o.scope.tenant, "user", o.scope.user, "agent",
+                            o.scope.agent, "run", o.scope.run, "app", o.scope.app, "given", o.given));
 }
 
 static void fine(is_server *s, is_request *r) { is_reply_json(r, 200, json_pack("{s:b}", "keyed", is_request_key(r) != NULL)); }
@@ -239,7 +243,9 @@ static void a_key_opens_what_it_may_and_no_more(void **state)
 static const char *const kinds[] = { "user", "agent", "run", "app" };
 
 /* What the random request says for one name: in one, several or none of the three places. */
-typedef struct said { const char *body, *query, *header; } said;
+typedef struct said {
+    const char *body, *query, *header;
+} said;
 
 static const char *pick(unsigned long long *rng)
 {
@@ -269,17 +275,23 @@ static bool allowed(const char *const bound[4], const char *const chosen[4], con
 
 static void a_bound_key_names_no_other_partition(void **state)
 {
-    static const struct { const char *key, *tenant, *bound[4]; } keys[] = {
-        { "isk_bound_user_0001", NULL, { "anna", NULL, NULL, NULL } },  { "isk_bound_agent_001", NULL, { NULL, "x", NULL, NULL } },
-        { "isk_bound_both_0001", "acme", { "anna", "x", NULL, NULL } }, { "isk_bound_run_00001", NULL, { NULL, NULL, "ben", NULL } },
-        { "isk_bound_app_00001", "acme", { NULL, NULL, NULL, "x" } },   { "isk_tenant_00000001", "acme", { NULL, NULL, NULL, NULL } },
+    static const struct {
+        const char *key, *tenant, *bound[4];
+    } keys[] = {
+        { "isk_bound_user_0001", NULL, { "anna", NULL, NULL, NULL } },
+        { "isk_bound_agent_001", NULL, { NULL, "x", NULL, NULL } },
+        { "isk_bound_both_0001", "acme", { "anna", "x", NULL, NULL } },
+        { "isk_bound_run_00001", NULL, { NULL, NULL, "ben", NULL } },
+        { "isk_bound_app_00001", "acme", { NULL, NULL, NULL, "x" } },
+        { "isk_tenant_00000001", "acme", { NULL, NULL, NULL, NULL } },
         { "isk_plain_000000001", NULL, { NULL, NULL, NULL, NULL } },
     };
     unsigned long long rng = scratch_seed("scopes");
     char file[2000] = "";
     for (size_t i = 0; i < 7; i++) {
         size_t n = strlen(file);
-        n += (size_t)snprintf(file + n, sizeof file - n, "%s%s%s", keys[i].key, keys[i].tenant ? " tenant=" : "", keys[i].tenant ? keys[i].tenant : "");
+        n += (size_t)snprintf(file + n, sizeof file - n, "%s%s%s", keys[i].key, keys[i].tenant ? " tenant=" : "",
+                              keys[i].tenant ? keys[i].tenant : "");
         for (int j = 0; j < 4; j++)
             if (keys[i].bound[j]) n += (size_t)snprintf(file + n, sizeof file - n, " %s=%s", kinds[j], keys[i].bound[j]);
         snprintf(file + n, sizeof file - n, "\n");
@@ -294,14 +306,16 @@ static void a_bound_key_names_no_other_partition(void **state)
         json_t *body = json_object();
         snprintf(headers, sizeof headers, "Authorization: Bearer %s\r\nX-Inferscale-Tenant: other\r\n", keys[at].key);
         for (int j = 0; j < 4; j++) {
-            static const char *const names[] = { "X-Inferscale-User", "X-Inferscale-Agent", "X-Inferscale-Run", "X-Inferscale-App" };
+            static const char *const names[] = { "X-Inferscale-User", "X-Inferscale-Agent", "X-Inferscale-Run",
+                                                 "X-Inferscale-App" };
             said s = { pick(&rng), pick(&rng), pick(&rng) };
             char member[16];
             snprintf(member, sizeof member, "%s_id", kinds[j]);
             if (s.body) json_object_set_new(body, member, json_string(s.body));
             if (s.query) escape(s.query, escaped);
             if (s.query) snprintf(target + strlen(target), sizeof target - strlen(target), "%s=%s&", member, escaped);
-            if (s.header) snprintf(headers + strlen(headers), sizeof headers - strlen(headers), "%s: %s\r\n", names[j], s.header);
+            if (s.header)
+                snprintf(headers + strlen(headers), sizeof headers - strlen(headers), "%s: %s\r\n", names[j], s.header);
             chosen[j] = s.body ? s.body : s.query ? s.query : s.header;
         }
         json_object_set_new(body, "tenant", json_string("other")); /* no request names a tenant */
@@ -314,7 +328,8 @@ static void a_bound_key_names_no_other_partition(void **state)
             assert_true(keys[at].tenant ? tenant && strcmp(tenant, keys[at].tenant) == 0 : !tenant);
             for (int j = 0; j < 4; j++) {
                 const char *got = json_string_value(json_object_get(r.json, kinds[j]));
-                if (want[j] ? !got || strcmp(got, want[j]) != 0 : got != NULL) fail_msg("%s %s%s: %s", target, headers, text, r.body);
+                if (want[j] ? !got || strcmp(got, want[j]) != 0 : got != NULL)
+                    fail_msg("%s %s%s: %s", target, headers, text, r.body);
             }
         } else {
             if (r.status != 403) fail_msg("%s %s%s gave %d: %s", target, headers, text, r.status, r.body);
@@ -326,7 +341,8 @@ static void a_bound_key_names_no_other_partition(void **state)
     }
     assert_true(refused > 50);
     /* Names that are none. */
-    static const char *const odd[] = { "{\"user_id\": 5}", "{\"user_id\": \"\"}", "{\"user_id\": [\"anna\"]}", "{\"user_id\": {}}", "{\"user_id\": true}" };
+    static const char *const odd[] = { "{\"user_id\": 5}", "{\"user_id\": \"\"}", "{\"user_id\": [\"anna\"]}",
+                                       "{\"user_id\": {}}", "{\"user_id\": true}" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         serve_reply r = serve_call(k, "POST", "/whose", "X-API-Key: isk_plain_000000001\r\n", odd[i]);
         assert_int_equal(r.status, 400);

@@ -89,7 +89,8 @@ static void on_ready(void *ctx, const char *host, int port)
     printf("  page      %s/\n  OpenAI    base_url %s/v1\n  Mem0      %s\n", url, url, url);
     if (*n->config->keys) printf("  keys      %s (send one as Authorization: Bearer KEY)\n", n->config->keys);
     printf("\n  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    %s-d "
-           "'{\"messages\": [{\"role\": \"user\", \"content\": \"What must I not eat?\"}], \"memory\": {\"user_id\": \"anna\"}}'\n\nCtrl-C ends it.\n\n",
+           "'{\"messages\": [{\"role\": \"user\", \"content\": \"What must I not eat?\"}], \"memory\": {\"user_id\": "
+           "\"anna\"}}'\n\nCtrl-C ends it.\n\n",
            url, *n->config->keys ? "-H \"Authorization: Bearer $KEY\" " : "");
     fflush(stdout);
 }
@@ -118,12 +119,20 @@ static int cmd_serve(const cli_args *a)
 }
 
 const cli_verb cli_verb_serve = {
-    "serve", "", "Answer OpenAI's and Mem0's requests over HTTP, with memory",
-    "One process: the store, the engine, the background encoder and an HTTP server. It listens on 127.0.0.1 alone unless --host names another "
-    "address, which needs --keys. Every option can also be a line `name = value` of the file that --config names, or a variable "
-    "INFERSCALE_NAME: flags go before variables, those before the file; `inferscale config check` shows what counts. SIGTERM and Ctrl-C let requests "
+    "serve",
+    "",
+    "Answer OpenAI's and Mem0's requests over HTTP, with memory",
+    "One process: the store, the engine, the background encoder and an HTTP server. It listens on 127.0.0.1 alone unless "
+    "--host names another "
+    "address, which needs --keys. Every option can also be a line `name = value` of the file that --config names, or a "
+    "variable "
+    "INFERSCALE_NAME: flags go before variables, those before the file; `inferscale config check` shows what counts. SIGTERM "
+    "and Ctrl-C let requests "
     "end; a second one cancels them. What clients can rely on: docs/server.md.\n\n"
-    "Examples:\n  inferscale serve\n  inferscale serve --port 0 --json\n  inferscale serve --host 0.0.0.0 --keys keys.txt --tls-cert cert.pem --tls-key "
+    "Examples:\n  inferscale serve\n  inferscale serve --port 0 --json\n  inferscale serve --host 0.0.0.0 --keys keys.txt "
+    "--tls-cert cert.pem --tls-key "
     "key.pem\n",
-    serve_options, CLI_JSON, cmd_serve,
+    serve_options,
+    CLI_JSON,
+    cmd_serve,
 };

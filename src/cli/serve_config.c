@@ -19,7 +19,7 @@ const cli_option serve_options[] = {
     IS_CONFIG_MAP(IS_X, IS_Y)
 #undef IS_X
 #undef IS_Y
-    { NULL, NULL, NULL },
+        { NULL, NULL, NULL },
 };
 
 const char *serve_config_path(const cli_args *a)
@@ -124,7 +124,10 @@ static json_t *setting(const is_config *c, enum is_setting_id i)
     static const char *const by[] = { "default", "file", "environment", "flag" };
     char *v = is_config_value(c, i);
     json_t *o = json_pack("{s:s,s:o,s:s}", "name", is_config_name(i), "value",
-                          cli_json_text(!v ? "" : is_config_secret(i) && *v ? "(set)" : v), "from", by[c->from[i].by]);
+                          cli_json_text(!v                          ? ""
+                                        : is_config_secret(i) && *v ? "(set)"
+                                                                    : v),
+                          "from", by[c->from[i].by]);
     if (c->from[i].by == IS_BY_FILE) json_object_set_new(o, "line", json_integer(c->from[i].line));
     is_free(v);
     return o;
@@ -134,14 +137,17 @@ static void print_text(json_t *settings, const char *path, const check *k)
 {
     size_t i;
     json_t *o;
-    json_array_foreach(settings, i, o) {
-        const char *value = json_string_value(json_object_get(o, "value")), *from = json_string_value(json_object_get(o, "from"));
+    json_array_foreach(settings, i, o)
+    {
+        const char *value = json_string_value(json_object_get(o, "value")),
+                   *from = json_string_value(json_object_get(o, "from"));
         printf("%-16s = ", json_string_value(json_object_get(o, "name")));
         int used = cli_put_cut(stdout, value, 60);
         if (strcmp(from, "default") != 0) {
             cli_put_pad(stdout, used < 24 ? 24 - used : 1);
             printf("%s# %s", cli_on(CLI_DIM), from);
-            if (strcmp(from, "file") == 0) printf(" %s, line %lld", path, (long long)json_integer_value(json_object_get(o, "line")));
+            if (strcmp(from, "file") == 0)
+                printf(" %s, line %lld", path, (long long)json_integer_value(json_object_get(o, "line")));
             printf("%s", cli_off());
         }
         printf("\n");
@@ -166,7 +172,8 @@ static int cmd_config_check(const cli_args *a)
     for (int i = 0; i < IS_N_SETTINGS; i++) json_array_append_new(settings, setting(&c, (enum is_setting_id)i));
     bool ok = json_array_size(k.errors) == 0;
     if (cli_wants_json(a)) {
-        cli_print_json(json_pack("{s:b,s:s?,s:o,s:o,s:o}", "ok", ok, "file", path, "settings", settings, "errors", k.errors, "notes", k.notes));
+        cli_print_json(json_pack("{s:b,s:s?,s:o,s:o,s:o}", "ok", ok, "file", path, "settings", settings, "errors", k.errors,
+                                 "notes", k.notes));
     } else {
         print_text(settings, path ? path : "", &k);
         json_decref(settings);
@@ -178,10 +185,16 @@ static int cmd_config_check(const cli_args *a)
 }
 
 const cli_verb cli_verb_config_check = {
-    "config check", "[FILE]", "Show the server's settings and where each comes from, and everything that is wrong with them",
-    "Settings of `inferscale serve` come from flags, else from variables (INFERSCALE_NAME), else from the file that --config or "
-    "INFERSCALE_CONFIG names, else from the table of defaults. A file has lines `name = value`; # begins a comment line; quotes keep blanks, and "
+    "config check",
+    "[FILE]",
+    "Show the server's settings and where each comes from, and everything that is wrong with them",
+    "Settings of `inferscale serve` come from flags, else from variables (INFERSCALE_NAME), else from the file that --config "
+    "or "
+    "INFERSCALE_CONFIG names, else from the table of defaults. A file has lines `name = value`; # begins a comment line; "
+    "quotes keep blanks, and "
     "\\n in them is a line end. All errors are shown, not only the first; the exit code is 1 if there are any.\n\n"
     "Examples:\n  inferscale config check /etc/inferscale/inferscale.conf\n  inferscale config check --port 9000 --json\n",
-    serve_options, CLI_JSON, cmd_config_check,
+    serve_options,
+    CLI_JSON,
+    cmd_config_check,
 };

@@ -24,7 +24,7 @@ typedef struct setting {
 } setting;
 
 static const setting table[IS_N_SETTINGS] = {
-#define IS_X(field, flag, kind, arg, fallback, min, max, choices, help)                                                       \
+#define IS_X(field, flag, kind, arg, fallback, min, max, choices, help) \
     { #field, fallback, choices, kind, offsetof(is_config, field), min, max },
     IS_CONFIG_MAP(IS_X, IS_X)
 #undef IS_X
@@ -63,9 +63,11 @@ static is_status take_size(is_config *c, const setting *s, const char *v)
     unsigned long long x = strtoull(v, &end, 10);
     const char *u = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
     unsigned shift = u ? 10 * (unsigned)(u - units + 1) : 0;
-    bool ok = isdigit((unsigned char)*v) && !errno && (*end == '\0' || (u && end[1] == '\0')) && x <= (uint64_t)INT64_MAX >> shift;
+    bool ok =
+        isdigit((unsigned char)*v) && !errno && (*end == '\0' || (u && end[1] == '\0')) && x <= (uint64_t)INT64_MAX >> shift;
     x <<= ok ? shift : 0;
-    snprintf(takes, sizeof takes, "a size such as 512M or 2G, from %" PRId64 " bytes%s", s->min, s->max == 1 << 30 ? " to 1G" : "");
+    snprintf(takes, sizeof takes, "a size such as 512M or 2G, from %" PRId64 " bytes%s", s->min,
+             s->max == 1 << 30 ? " to 1G" : "");
     if (!ok || x < (uint64_t)s->min || x > (uint64_t)s->max) return wrong(s, takes, v);
     *(uint64_t *)((char *)c + s->at) = x;
     return INFERSCALE_OK;
@@ -87,7 +89,8 @@ static is_status take_number(is_config *c, const setting *s, const char *v)
     char takes[80], *end;
     double x = strtod(v, &end);
     snprintf(takes, sizeof takes, "a number from %" PRId64 " to %" PRId64, s->min, s->max);
-    if (!*v || *end || strspn(v, "0123456789.eE+-") != strlen(v) || !(x >= (double)s->min && x <= (double)s->max)) return wrong(s, takes, v);
+    if (!*v || *end || strspn(v, "0123456789.eE+-") != strlen(v) || !(x >= (double)s->min && x <= (double)s->max))
+        return wrong(s, takes, v);
     *(double *)((char *)c + s->at) = x;
     return INFERSCALE_OK;
 }
@@ -117,12 +120,18 @@ static is_status take_choice(is_config *c, const setting *s, const char *v)
 static is_status take(is_config *c, const setting *s, const char *v)
 {
     switch (s->kind) {
-    case COUNT: return take_count(c, s, v);
-    case SIZE: return take_size(c, s, v);
-    case SWITCH: return take_switch(c, s, v);
-    case NUMBER: return take_number(c, s, v);
-    case CHOICE: return take_choice(c, s, v);
-    default: return take_text(c, s, v);
+    case COUNT:
+        return take_count(c, s, v);
+    case SIZE:
+        return take_size(c, s, v);
+    case SWITCH:
+        return take_switch(c, s, v);
+    case NUMBER:
+        return take_number(c, s, v);
+    case CHOICE:
+        return take_choice(c, s, v);
+    default:
+        return take_text(c, s, v);
     }
 }
 
@@ -221,7 +230,10 @@ static void report(sink *k, is_status st, const char *sentence)
     if (k->fn) k->fn(k->ctx, sentence);
 }
 
-static is_status result(const sink *k) { return k->first == INFERSCALE_OK ? INFERSCALE_OK : is_fail(k->first, "%s", k->sentence); }
+static is_status result(const sink *k)
+{
+    return k->first == INFERSCALE_OK ? INFERSCALE_OK : is_fail(k->first, "%s", k->sentence);
+}
 
 /* "..." with \" \\ \n \t; what stands behind the quote must be nothing or a comment. In place. */
 static is_status unquote(char *v)
@@ -233,7 +245,8 @@ static is_status unquote(char *v)
             continue;
         }
         p++;
-        if (*p != 'n' && *p != 't' && *p != '"' && *p != '\\') return is_fail(INFERSCALE_E_PARSE, "after a backslash come n, t, \" or \\");
+        if (*p != 'n' && *p != 't' && *p != '"' && *p != '\\')
+            return is_fail(INFERSCALE_E_PARSE, "after a backslash come n, t, \" or \\");
         *to++ = *p == 'n' ? '\n' : *p == 't' ? '\t' : *p;
     }
     if (*p != '"') return is_fail(INFERSCALE_E_PARSE, "a quote is not closed");
@@ -338,14 +351,17 @@ is_status is_config_check(const is_config *c, is_config_error on_error, void *ct
     char sentence[400];
     if (!*c->host) report(&k, INFERSCALE_E_INVALID, "host is empty; 127.0.0.1 is this machine alone");
     if (*c->host && !is_config_local(c) && !*c->keys) {
-        snprintf(sentence, sizeof sentence, "host %.100s can be reached by others, who could read and change all memory: name a file of API "
-                                            "keys by --keys, or listen on 127.0.0.1", c->host);
+        snprintf(sentence, sizeof sentence,
+                 "host %.100s can be reached by others, who could read and change all memory: name a file of API "
+                 "keys by --keys, or listen on 127.0.0.1",
+                 c->host);
         report(&k, INFERSCALE_E_DENIED, sentence);
     }
     if (!*c->tls_cert != !*c->tls_key)
         report(&k, INFERSCALE_E_INVALID, "tls_cert and tls_key belong together; give both, or neither");
     if (*c->cors && strcmp(c->cors, "*") == 0 && !*c->keys)
-        report(&k, INFERSCALE_E_DENIED, "cors = * without keys lets every page of every browser here use all memory; name one origin, or set keys");
+        report(&k, INFERSCALE_E_DENIED,
+               "cors = * without keys lets every page of every browser here use all memory; name one origin, or set keys");
     if (*c->cors && strcmp(c->cors, "*") != 0 && (!strstr(c->cors, "://") || strchr(strstr(c->cors, "://") + 3, '/')))
         report(&k, INFERSCALE_E_INVALID, "cors is an origin such as https://app.example, without a path");
     return result(&k);

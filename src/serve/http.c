@@ -191,19 +191,20 @@ static enum MHD_Result dispatch(is_request *r)
     if (__atomic_load_n(&h->ending, __ATOMIC_RELAXED))
         is_reply_error(r, 503, "server_error", "server_ending", NULL, "the server is ending; ask again later");
     else
-        is_reply_error(r, 429, "rate_limit_error", "queue_full", NULL, "%u requests wait already (max_queue); try again in %s s",
-                       p->max_waiting, seconds);
+        is_reply_error(r, 429, "rate_limit_error", "queue_full", NULL,
+                       "%u requests wait already (max_queue); try again in %s s", p->max_waiting, seconds);
     return send_reply(r);
 }
 
-static enum MHD_Result keep_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t name_n, const char *value, size_t value_n)
+static enum MHD_Result keep_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t name_n, const char *value,
+                                   size_t value_n)
 {
     (void)kind;
     return is_request_header_came(ctx, name, name_n, value, value_n) ? MHD_YES : MHD_NO;
 }
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *con, const char *url, const char *method, const char *version,
-                                  const char *data, size_t *n, void **context)
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *con, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *n, void **context)
 {
     is_request *r = *context;
     (void)cls, (void)url;
@@ -238,8 +239,11 @@ static is_status bind_to(struct is_http *h, const struct addrinfo *a, const char
     setsockopt(h->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(h->listener, a->ai_addr, a->ai_addrlen) != 0) {
         unsigned port = h->s->config->port;
-        if (errno == EADDRINUSE) return is_fail(INFERSCALE_E_BUSY, "port %u of %s is taken; end what uses it, or choose another by --port", port, host);
-        if (errno == EACCES) return is_fail(INFERSCALE_E_DENIED, "port %u may not be used; choose one above 1023 by --port", port);
+        if (errno == EADDRINUSE)
+            return is_fail(INFERSCALE_E_BUSY, "port %u of %s is taken; end what uses it, or choose another by --port", port,
+                           host);
+        if (errno == EACCES)
+            return is_fail(INFERSCALE_E_DENIED, "port %u may not be used; choose one above 1023 by --port", port);
         return is_fail_errno("cannot listen on %s port %u", host, port);
     }
     if (listen(h->listener, 128) != 0) return is_fail_errno("cannot listen on %s", host);
@@ -255,7 +259,9 @@ static is_status open_listener(struct is_http *h)
     char port[16];
     snprintf(port, sizeof port, "%u", c->port);
     int e = getaddrinfo(c->host, port, &want, &found);
-    if (e) return is_fail(INFERSCALE_E_INVALID, "host \"%.100s\" is no address of this machine (%s); try 127.0.0.1", c->host, gai_strerror(e));
+    if (e)
+        return is_fail(INFERSCALE_E_INVALID, "host \"%.100s\" is no address of this machine (%s); try 127.0.0.1", c->host,
+                       gai_strerror(e));
     is_status st = bind_to(h, found, c->host);
     freeaddrinfo(found);
     return st;
@@ -284,18 +290,22 @@ static is_status start_daemon(struct is_http *h)
 {
     const is_config *c = h->s->config;
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (h->cert ? MHD_USE_TLS : 0);
-    struct MHD_OptionItem tls[] = { { MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert }, { MHD_OPTION_HTTPS_MEM_KEY, 0, h->key },
-                                    { MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t) "SECURE192:SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
+    struct MHD_OptionItem tls[] = { { MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert },
+                                    { MHD_OPTION_HTTPS_MEM_KEY, 0, h->key },
+                                    { MHD_OPTION_HTTPS_PRIORITIES, 0,
+                                      (void *)(uintptr_t) "SECURE192:SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
                                     { MHD_OPTION_END, 0, NULL } };
     struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
     uint32_t longest = c->idle_s > c->read_s ? c->idle_s : c->read_s;
-    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)longest + 5,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32 << 10, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-                                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
-                                 MHD_OPTION_URI_LOG_CALLBACK, on_line, h, MHD_OPTION_ARRAY, h->cert ? tls : none, MHD_OPTION_END);
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, h,
+                                 MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)longest + 5, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)32 << 10, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+                                 h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_line, h,
+                                 MHD_OPTION_ARRAY, h->cert ? tls : none, MHD_OPTION_END);
     if (h->daemon) return INFERSCALE_OK;
-    return h->cert ? is_fail(INFERSCALE_E_INVALID, "the server cannot start; are %s and %s a PEM certificate and its key?", c->tls_cert, c->tls_key)
+    return h->cert ? is_fail(INFERSCALE_E_INVALID, "the server cannot start; are %s and %s a PEM certificate and its key?",
+                             c->tls_cert, c->tls_key)
                    : is_fail(INFERSCALE_E_NOMEM, "the server cannot start: too few threads, descriptors or too little memory");
 }
 
@@ -303,8 +313,10 @@ static is_status start_daemon(struct is_http *h)
 static is_status enough_descriptors(const struct is_http *h)
 {
     struct rlimit l;
-    if (getrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur == RLIM_INFINITY || l.rlim_cur >= h->n_slots + 128) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_INVALID, "max_connections = %u needs %u file descriptors, %llu are allowed; raise `ulimit -n` or lower it",
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur == RLIM_INFINITY || l.rlim_cur >= h->n_slots + 128)
+        return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_INVALID,
+                   "max_connections = %u needs %u file descriptors, %llu are allowed; raise `ulimit -n` or lower it",
                    h->s->config->max_connections, h->n_slots + 128, (unsigned long long)l.rlim_cur);
 }
 

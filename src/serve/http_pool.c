@@ -30,8 +30,10 @@ static void run(is_pool *p, is_request *r)
     pthread_mutex_unlock(&r->lock);
     int why = __atomic_load_n(&r->cancel, __ATOMIC_RELAXED);
     if (why)
-        is_reply_failed(r, is_fail(INFERSCALE_E_CANCELLED, why == CANCEL_HUNG_UP ? "the client hung up before it was its turn"
-                                                                                 : "the server is ending; ask again later"), NULL);
+        is_reply_failed(r,
+                        is_fail(INFERSCALE_E_CANCELLED, why == CANCEL_HUNG_UP ? "the client hung up before it was its turn"
+                                                                              : "the server is ending; ask again later"),
+                        NULL);
     else
         r->route->handle(r->server, r);
     is_request_finish(r);
@@ -116,7 +118,8 @@ bool is_pool_take_out(is_pool *p, is_request *r)
 uint32_t is_pool_retry_s(is_pool *p)
 {
     pthread_mutex_lock(&p->lock);
-    double s = p->mean_ms / 1000 * (p->waiting + 1) / (p->n_threads ? p->n_threads : 1); /* how long until one of the waiting is done */
+    double s = p->mean_ms / 1000 * (p->waiting + 1) /
+               (p->n_threads ? p->n_threads : 1); /* how long until one of the waiting is done */
     pthread_mutex_unlock(&p->lock);
     return s < 1 ? 1 : s > 600 ? 600 : (uint32_t)(s + 0.999);
 }

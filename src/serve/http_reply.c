@@ -83,7 +83,8 @@ static void wake(is_request *r)
 static void reply(is_request *r, int status, const char *type, struct MHD_Response *m, uint64_t bytes)
 {
     if (!m) {
-        static char sorry[] = "{\"error\":{\"message\":\"out of memory; try again later\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+        static char sorry[] = "{\"error\":{\"message\":\"out of memory; try again "
+                              "later\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
         m = MHD_create_response_from_buffer(sizeof sorry - 1, sorry, MHD_RESPMEM_PERSISTENT);
         status = 500;
         type = "application/json";
@@ -107,11 +108,16 @@ static void reply(is_request *r, int status, const char *type, struct MHD_Respon
 
 void is_reply_bytes(is_request *r, int status, const char *type, const void *data, size_t len)
 {
-    reply(r, status, type, MHD_create_response_from_buffer(len, (void *)(uintptr_t)(len ? data : ""), MHD_RESPMEM_MUST_COPY), len);
+    reply(r, status, type, MHD_create_response_from_buffer(len, (void *)(uintptr_t)(len ? data : ""), MHD_RESPMEM_MUST_COPY),
+          len);
 }
 
 /* jansson's strings are made by is_malloc or malloc, as the program says; libmicrohttpd frees neither, so it gets a copy. */
-typedef struct text { char *p; size_t n, cap; bool failed; } text;
+typedef struct text {
+    char *p;
+    size_t n, cap;
+    bool failed;
+} text;
 
 static int add_text(const char *p, size_t n, void *ctx)
 {
@@ -151,7 +157,8 @@ static json_t *error_body(const is_request *r, const char *type, const char *cod
 {
     if (r->route ? r->route->face == IS_FACE_MEMORY : is_face_of_path(r->path) == IS_FACE_MEMORY)
         return json_pack("{s:o}", "detail", error_text(message));
-    return json_pack("{s:{s:o,s:s,s:s?,s:s?}}", "error", "message", error_text(message), "type", type, "param", param, "code", code);
+    return json_pack("{s:{s:o,s:s,s:s?,s:s?}}", "error", "message", error_text(message), "type", type, "param", param, "code",
+                     code);
 }
 
 void is_reply_error(is_request *r, int status, const char *type, const char *code, const char *param, const char *fmt, ...)
@@ -175,8 +182,8 @@ static void reply_cancelled(is_request *r, const char *param)
 {
     int why = __atomic_load_n(&r->cancel, __ATOMIC_RELAXED);
     if (why == CANCEL_TIME) {
-        is_reply_error(r, 504, "server_error", "timeout", param, "it took longer than generate_s = %u seconds; ask for fewer tokens",
-                       r->server->config->generate_s);
+        is_reply_error(r, 504, "server_error", "timeout", param,
+                       "it took longer than generate_s = %u seconds; ask for fewer tokens", r->server->config->generate_s);
     } else if (why == CANCEL_ENDING) {
         retry_after(r, 5);
         is_reply_error(r, 503, "server_error", "server_ending", param, "the server is ending; ask again later");
@@ -190,19 +197,34 @@ void is_reply_failed(is_request *r, inferscale_status st, const char *param)
     const char *said = inferscale_error();
     switch (st) {
     case INFERSCALE_E_INVALID:
-    case INFERSCALE_E_PARSE: is_reply_error(r, 400, "invalid_request_error", NULL, param, "%s", said); return;
-    case INFERSCALE_E_UNSUPPORTED: is_reply_error(r, 400, "invalid_request_error", "unsupported", param, "%s", said); return;
-    case INFERSCALE_E_CONTEXT: is_reply_error(r, 400, "invalid_request_error", "context_length_exceeded", param, "%s", said); return;
-    case INFERSCALE_E_DENIED: is_reply_error(r, 403, "permission_error", NULL, param, "%s", said); return;
-    case INFERSCALE_E_NOTFOUND: is_reply_error(r, 404, "not_found_error", "not_found", param, "%s", said); return;
+    case INFERSCALE_E_PARSE:
+        is_reply_error(r, 400, "invalid_request_error", NULL, param, "%s", said);
+        return;
+    case INFERSCALE_E_UNSUPPORTED:
+        is_reply_error(r, 400, "invalid_request_error", "unsupported", param, "%s", said);
+        return;
+    case INFERSCALE_E_CONTEXT:
+        is_reply_error(r, 400, "invalid_request_error", "context_length_exceeded", param, "%s", said);
+        return;
+    case INFERSCALE_E_DENIED:
+        is_reply_error(r, 403, "permission_error", NULL, param, "%s", said);
+        return;
+    case INFERSCALE_E_NOTFOUND:
+        is_reply_error(r, 404, "not_found_error", "not_found", param, "%s", said);
+        return;
     case INFERSCALE_E_BUSY:
         retry_after(r, is_pool_retry_s(&r->http->engine));
         is_reply_error(r, 429, "rate_limit_error", "busy", param, "%s", said);
         return;
     case INFERSCALE_E_FULL:
-    case INFERSCALE_E_READONLY: is_reply_error(r, 507, "server_error", "insufficient_storage", param, "%s", said); return;
-    case INFERSCALE_E_CANCELLED: reply_cancelled(r, param); return;
-    default: is_reply_error(r, 500, "server_error", inferscale_status_name(st), param, "%s", said);
+    case INFERSCALE_E_READONLY:
+        is_reply_error(r, 507, "server_error", "insufficient_storage", param, "%s", said);
+        return;
+    case INFERSCALE_E_CANCELLED:
+        reply_cancelled(r, param);
+        return;
+    default:
+        is_reply_error(r, 500, "server_error", inferscale_status_name(st), param, "%s", said);
     }
 }
 
@@ -216,7 +238,9 @@ void is_request_finish(is_request *r)
         wake(r);
     }
     pthread_mutex_unlock(&r->lock);
-    if (forgotten) is_reply_error(r, 500, "server_error", NULL, NULL, "the server forgot to reply; please report it with this request's id");
+    if (forgotten)
+        is_reply_error(r, 500, "server_error", NULL, NULL,
+                       "the server forgot to reply; please report it with this request's id");
 }
 
 void is_request_refused(is_request *r, const char *why)

@@ -12,7 +12,8 @@
 
 is_face is_face_of_path(const char *path)
 {
-    static const char *const memory[] = { "/memories", "/search", "/reset", "/v1/memories", "/v2/", "/v3/", "/v1/ping", "/v1/entities", "/configure" };
+    static const char *const memory[] = { "/memories", "/search",  "/reset",       "/v1/memories", "/v2/",
+                                          "/v3/",      "/v1/ping", "/v1/entities", "/configure" };
     for (size_t i = 0; path && i < sizeof memory / sizeof *memory; i++)
         if (strncmp(path, memory[i], strlen(memory[i])) == 0) return IS_FACE_MEMORY;
     return IS_FACE_OPENAI;
@@ -25,8 +26,10 @@ static bool refuse(is_request *r, const char *why) { return is_request_refused(r
 /* Two readings of where a request ends are how another one is smuggled in: then it is refused, and the connection with it. */
 static bool framing(is_request *r)
 {
-    static const char *const single[] = { "Host", "Content-Length", "Transfer-Encoding", "Content-Type", "Authorization", "X-API-Key", "Origin",
-                                          "X-Inferscale-User", "X-Inferscale-Agent", "X-Inferscale-Run", "X-Inferscale-App" };
+    static const char *const single[] = {
+        "Host",   "Content-Length",    "Transfer-Encoding",  "Content-Type",     "Authorization",   "X-API-Key",
+        "Origin", "X-Inferscale-User", "X-Inferscale-Agent", "X-Inferscale-Run", "X-Inferscale-App"
+    };
     const char *length = is_request_header(r, "Content-Length"), *coding = is_request_header(r, "Transfer-Encoding");
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
         if (is_request_count(r, single[i]) < 2) continue;
@@ -36,7 +39,8 @@ static bool framing(is_request *r)
     }
     if (length && coding) {
         r->close_after = true;
-        is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "Content-Length and Transfer-Encoding contradict each other; send one of them");
+        is_reply_error(r, 400, "invalid_request_error", NULL, NULL,
+                       "Content-Length and Transfer-Encoding contradict each other; send one of them");
         return refuse(r, "framing");
     }
     if (coding && strcasecmp(coding, "chunked") != 0) {
@@ -151,15 +155,19 @@ static bool origin(is_request *r)
     const is_config *c = r->server->config;
     const char *host = is_request_header(r, "Host"), *from = is_request_header(r, "Origin"), *at;
     if (r->server->keys) return true;
-    if (host && !loopback(host, host_len(host)) && !same_host(host, host_len(host), c->host) && !listed(c->hosts, host, host_len(host))) {
-        is_reply_error(r, 403, "permission_error", "host", NULL, "this server is not called \"%.100s\"; add the name to `hosts`, or set up keys", host);
+    if (host && !loopback(host, host_len(host)) && !same_host(host, host_len(host), c->host) &&
+        !listed(c->hosts, host, host_len(host))) {
+        is_reply_error(r, 403, "permission_error", "host", NULL,
+                       "this server is not called \"%.100s\"; add the name to `hosts`, or set up keys", host);
         return refuse(r, "host");
     }
-    if (!from || strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0 || strcmp(r->method, "OPTIONS") == 0) return true;
+    if (!from || strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0 || strcmp(r->method, "OPTIONS") == 0)
+        return true;
     at = strstr(from, "://");
     if (at && host && strcasecmp(at + 3, host) == 0) return true;
     if (*c->cors && (strcmp(c->cors, "*") == 0 || strcasecmp(c->cors, from) == 0)) return true;
-    is_reply_error(r, 403, "permission_error", "origin", NULL, "pages of %.100s may not change anything here; allow them by `cors`", from);
+    is_reply_error(r, 403, "permission_error", "origin", NULL,
+                   "pages of %.100s may not change anything here; allow them by `cors`", from);
     return refuse(r, "origin");
 }
 
@@ -167,7 +175,8 @@ static bool origin(is_request *r)
 
 static bool bad_target(is_request *r)
 {
-    is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "the request's path or query is malformed: %%XX escapes of UTF-8 text without NUL are read");
+    is_reply_error(r, 400, "invalid_request_error", NULL, NULL,
+                   "the request's path or query is malformed: %%XX escapes of UTF-8 text without NUL are read");
     return refuse(r, "target");
 }
 
@@ -272,9 +281,10 @@ static void answer_options(is_request *r, const char *allow)
     const char *from = is_request_header(r, "Origin"), *cors = r->server->config->cors;
     if (*cors && from && (strcmp(cors, "*") == 0 || strcasecmp(cors, from) == 0)) {
         is_reply_header(r, "Access-Control-Allow-Methods", allow);
-        is_reply_header(r, "Access-Control-Allow-Headers",
-                        "Authorization, Content-Type, X-API-Key, X-Request-Id, X-Inferscale-User, X-Inferscale-Agent, X-Inferscale-Run, "
-                        "X-Inferscale-App, Mcp-Session-Id, Mcp-Protocol-Version, Last-Event-ID, *");
+        is_reply_header(
+            r, "Access-Control-Allow-Headers",
+            "Authorization, Content-Type, X-API-Key, X-Request-Id, X-Inferscale-User, X-Inferscale-Agent, X-Inferscale-Run, "
+            "X-Inferscale-App, Mcp-Session-Id, Mcp-Protocol-Version, Last-Event-ID, *");
         is_reply_header(r, "Access-Control-Max-Age", "600");
     }
     is_reply_header(r, "Allow", allow);
@@ -290,10 +300,12 @@ static bool route(is_request *r)
     if (is_options && *allow) return answer_options(r, allow), false;
     if (*allow && !any) {
         is_reply_header(r, "Allow", allow);
-        is_reply_error(r, 405, "invalid_request_error", "method_not_allowed", NULL, "%.20s is not for this path; it takes %s", r->method, allow);
+        is_reply_error(r, 405, "invalid_request_error", "method_not_allowed", NULL, "%.20s is not for this path; it takes %s",
+                       r->method, allow);
         return refuse(r, "method");
     }
-    is_reply_error(r, 404, "invalid_request_error", "not_found", NULL, "there is no %.20s %.200s here; /openapi.json lists the paths", r->method, r->path);
+    is_reply_error(r, 404, "invalid_request_error", "not_found", NULL,
+                   "there is no %.20s %.200s here; /openapi.json lists the paths", r->method, r->path);
     return refuse(r, "path");
 }
 
@@ -329,7 +341,8 @@ static bool authorise(is_request *r)
         return refuse(r, "key");
     }
     if ((r->route->flags & IS_ROUTE_ADMIN) && !r->key.admin) {
-        is_reply_error(r, 403, "permission_error", "admin_only", NULL, "only a key with the word admin in the keys file may do this");
+        is_reply_error(r, 403, "permission_error", "admin_only", NULL,
+                       "only a key with the word admin in the keys file may do this");
         return refuse(r, "admin");
     }
     return true;
@@ -352,8 +365,8 @@ static bool admit(is_request *r)
     if (many) {
         r->close_after = true;
         is_reply_header(r, "Retry-After", "1");
-        is_reply_error(r, 503, "server_error", "too_many_connections", NULL, "more than max_connections = %u are open; close some or try again",
-                       h->s->config->max_connections);
+        is_reply_error(r, 503, "server_error", "too_many_connections", NULL,
+                       "more than max_connections = %u are open; close some or try again", h->s->config->max_connections);
         return refuse(r, "connections");
     }
     if ((r->route->flags & IS_ROUTE_ENGINE) && !__atomic_load_n(&h->s->ready, __ATOMIC_RELAXED)) {
@@ -369,8 +382,9 @@ static bool size(is_request *r)
     uint64_t max = r->server->config->max_body;
     if (!r->sizes_known || r->body_said <= max) return true;
     r->close_after = false;
-    is_reply_error(r, 413, "invalid_request_error", "request_too_large", NULL, "the body has %llu bytes, at most %llu are read (max_body)",
-                   (unsigned long long)r->body_said, (unsigned long long)max);
+    is_reply_error(r, 413, "invalid_request_error", "request_too_large", NULL,
+                   "the body has %llu bytes, at most %llu are read (max_body)", (unsigned long long)r->body_said,
+                   (unsigned long long)max);
     return refuse(r, "body");
 }
 

@@ -27,9 +27,10 @@ static void too_slow(struct is_http *h, is_conn *c)
     static const char why[] = "{\"error\":{\"message\":\"the request took too long to arrive (read_s)\",\"type\":\"timeout\","
                               "\"param\":null,\"code\":\"timeout\"}}";
     char text[400];
-    int n = snprintf(text, sizeof text,
-                     "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-                     sizeof why - 1, why);
+    int n = snprintf(
+        text, sizeof text,
+        "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+        sizeof why - 1, why);
     if (!h->cert && c->state == CONN_READ) (void)!send(c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (h->s->metrics && c->state == CONN_READ) is_metric_add(h->s->metrics, IS_M_HTTP_REFUSED, "slow", NULL, 1);
     cut(c);

@@ -29,7 +29,10 @@ typedef struct table {
 } table;
 
 /* What changes when a file is written again, or replaced. */
-typedef struct stamp { int64_t mtime_s, mtime_ns, ctime_s, ctime_ns, size; uint64_t inode; } stamp;
+typedef struct stamp {
+    int64_t mtime_s, mtime_ns, ctime_s, ctime_ns, size;
+    uint64_t inode;
+} stamp;
 
 struct is_keys {
     pthread_mutex_t lock;
@@ -51,7 +54,8 @@ static void table_free(table *t)
 static is_status bad(size_t line, const char *why, const char *word, size_t n)
 {
     /* Never the key itself: what stands here goes to logs. */
-    return is_fail(INFERSCALE_E_PARSE, "keys file, line %zu: %s%s%.*s%s", line, why, word ? " \"" : "", (int)(n > 40 ? 40 : n), word ? word : "", word ? "\"" : "");
+    return is_fail(INFERSCALE_E_PARSE, "keys file, line %zu: %s%s%.*s%s", line, why, word ? " \"" : "", (int)(n > 40 ? 40 : n),
+                   word ? word : "", word ? "\"" : "");
 }
 
 /* One name: what stands behind user=. Quotes allow blanks. */
@@ -89,7 +93,8 @@ static is_status take_word(size_t line, const char **at, is_key *k)
     }
     size_t n = strcspn(*at, " \t");
     if (n != 5 || strncmp(*at, "admin", 5) != 0)
-        return bad(line, "after the key come admin, tenant=NAME, user=NAME, agent=NAME, run=NAME or app=NAME, not", *at, strcspn(*at, " \t="));
+        return bad(line, "after the key come admin, tenant=NAME, user=NAME, agent=NAME, run=NAME or app=NAME, not", *at,
+                   strcspn(*at, " \t="));
     k->admin = true;
     *at += 5;
     return INFERSCALE_OK;
@@ -112,7 +117,8 @@ static is_status add(const is_keys *k, table *t, const char *key, size_t n, cons
     is_hash_once(NULL, key, n, name); /* the same in every process, so that logs can be put beside one another */
     is_hex(name, 5, e->key.name);
     for (size_t i = 0; i < t->n; i++)
-        if (memcmp(t->entries[i].hash, e->hash, IS_HASH_BYTES) == 0) return bad(line, "this key is there twice; a key has one line", NULL, 0);
+        if (memcmp(t->entries[i].hash, e->hash, IS_HASH_BYTES) == 0)
+            return bad(line, "this key is there twice; a key has one line", NULL, 0);
     t->n++;
     return INFERSCALE_OK;
 }
@@ -130,7 +136,8 @@ static is_status parse_line(const is_keys *k, table *t, char *s, size_t line)
     for (size_t i = 0; i < n; i++)
         if (s[i] <= 0x20 || s[i] >= 0x7f) return bad(line, "a key is made of ASCII letters, digits and signs", NULL, 0);
     for (at = s + n; at += strspn(at, " \t"), *at && *at != '#';) IS_TRY(take_word(line, &at, &may));
-    if (may.admin && (may.bound || *may.tenant)) return bad(line, "an admin key is not bound; leave out admin or the names", NULL, 0);
+    if (may.admin && (may.bound || *may.tenant))
+        return bad(line, "an admin key is not bound; leave out admin or the names", NULL, 0);
     return add(k, t, s, n, &may, line);
 }
 
@@ -167,7 +174,8 @@ static is_status look(const char *path, stamp *out)
     struct stat s;
     if (stat(path, &s) != 0) return is_fail_errno("cannot read the keys file %s", path);
     if (!S_ISREG(s.st_mode)) return is_fail(INFERSCALE_E_INVALID, "the keys file %s is no file", path);
-    if (s.st_mode & 077) return is_fail(INFERSCALE_E_DENIED, "others may read or change the keys file %s; run: chmod 600 %s", path, path);
+    if (s.st_mode & 077)
+        return is_fail(INFERSCALE_E_DENIED, "others may read or change the keys file %s; run: chmod 600 %s", path, path);
     *out = (stamp){ s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec, s.st_size, s.st_ino };
     return INFERSCALE_OK;
 }
@@ -205,7 +213,8 @@ is_status is_keys_open(const char *path, is_keys **out)
     IS_TRY_GOTO(st, done, look(path, &k->seen));
     IS_TRY_GOTO(st, done, read_keys(k, &k->now));
     if (k->now.n == 0)
-        st = is_fail(INFERSCALE_E_PARSE, "the keys file %s holds no key; write one a line, e.g. from `openssl rand -hex 24`", path);
+        st = is_fail(INFERSCALE_E_PARSE, "the keys file %s holds no key; write one a line, e.g. from `openssl rand -hex 24`",
+                     path);
     k->looked_ms = is_now_ms();
 done:
     if (st == INFERSCALE_OK)

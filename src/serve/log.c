@@ -85,8 +85,8 @@ static void field(is_log_line *l, const char *key, const char *value, bool quote
     bool ok = true;
     if (l->len == 0) return; /* the log is off */
     if (l->text[0] == '{')
-        ok = put(l, ",\"", 2) && put_escaped(l, key) && put(l, "\":", 2) && (!quoted || put(l, "\"", 1)) && put_escaped(l, value) &&
-             (!quoted || put(l, "\"", 1));
+        ok = put(l, ",\"", 2) && put_escaped(l, key) && put(l, "\":", 2) && (!quoted || put(l, "\"", 1)) &&
+             put_escaped(l, value) && (!quoted || put(l, "\"", 1));
     else
         ok = put(l, " ", 1) && put_escaped(l, key) && put(l, "=", 1) && put_escaped(l, *value ? value : "-");
     if (!ok) l->len = before;

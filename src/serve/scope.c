@@ -9,7 +9,9 @@
 
 enum { N_NAMES = 5, NAME_MAX_BYTES = 256, SLOT = NAME_MAX_BYTES + 2 };
 
-static const struct { const char *member, *header; } names[N_NAMES] = {
+static const struct {
+    const char *member, *header;
+} names[N_NAMES] = {
     { NULL, NULL }, /* the tenant is the key's alone */
     { "user_id", "X-Inferscale-User" },
     { "agent_id", "X-Inferscale-Agent" },
@@ -20,7 +22,8 @@ static const struct { const char *member, *header; } names[N_NAMES] = {
 static is_status refuse(is_request *r, size_t i, is_status st)
 {
     const char *type = st == INFERSCALE_E_DENIED ? "permission_error" : "invalid_request_error";
-    is_reply_error(r, st == INFERSCALE_E_DENIED ? 403 : 400, type, st == INFERSCALE_E_DENIED ? "scope" : NULL, names[i].member, "%s", is_error());
+    is_reply_error(r, st == INFERSCALE_E_DENIED ? 403 : 400, type, st == INFERSCALE_E_DENIED ? "scope" : NULL, names[i].member,
+                   "%s", is_error());
     return st;
 }
 
@@ -39,8 +42,10 @@ static is_status said_by(is_request *r, json_t *from, size_t i, const char **sai
         if (*said) *n = strlen(*said);
     }
     if (!*said) return INFERSCALE_OK;
-    if (*n == 0 || *n > NAME_MAX_BYTES) return is_fail(INFERSCALE_E_INVALID, "%s must be a string of 1 to 256 bytes", names[i].member);
-    if (!is_utf8_valid(*said, *n, NULL)) return is_fail(INFERSCALE_E_INVALID, "%s is not UTF-8, or has a NUL in it", names[i].member);
+    if (*n == 0 || *n > NAME_MAX_BYTES)
+        return is_fail(INFERSCALE_E_INVALID, "%s must be a string of 1 to 256 bytes", names[i].member);
+    if (!is_utf8_valid(*said, *n, NULL))
+        return is_fail(INFERSCALE_E_INVALID, "%s is not UTF-8, or has a NUL in it", names[i].member);
     return INFERSCALE_OK;
 }
 
@@ -48,7 +53,8 @@ static is_status said_by(is_request *r, json_t *from, size_t i, const char **sai
 static is_status within(const char *mine, const char *said, size_t n, size_t i)
 {
     if (*mine && said && (strlen(mine) != n || memcmp(mine, said, n) != 0))
-        return is_fail(INFERSCALE_E_DENIED, "this API key is bound to another %s; leave %s out or use its own key", names[i].member, names[i].member);
+        return is_fail(INFERSCALE_E_DENIED, "this API key is bound to another %s; leave %s out or use its own key",
+                       names[i].member, names[i].member);
     return INFERSCALE_OK;
 }
 
@@ -60,7 +66,8 @@ static is_status same_owner(const is_key *k, const char *said, size_t i)
     if (!k->bound || !said || *mine[i]) return INFERSCALE_OK;
     for (size_t j = 1; j < i; j++)
         if (*mine[j]) return INFERSCALE_OK; /* the owner stands before it */
-    return is_fail(INFERSCALE_E_DENIED, "this API key is bound to an owner without %s; leave %s out", names[i].member, names[i].member);
+    return is_fail(INFERSCALE_E_DENIED, "this API key is bound to an owner without %s; leave %s out", names[i].member,
+                   names[i].member);
 }
 
 is_status is_scope_read(is_request *r, json_t *from, is_owner *out)
@@ -70,7 +77,8 @@ is_status is_scope_read(is_request *r, json_t *from, is_owner *out)
     memset(out, 0, sizeof *out);
     if (!k) k = &free_key;
     const char *const mine[N_NAMES] = { k->tenant, k->user, k->agent, k->run, k->app };
-    const char **const to[N_NAMES] = { &out->scope.tenant, &out->scope.user, &out->scope.agent, &out->scope.run, &out->scope.app };
+    const char **const to[N_NAMES] = { &out->scope.tenant, &out->scope.user, &out->scope.agent, &out->scope.run,
+                                       &out->scope.app };
     for (size_t i = 0; i < N_NAMES; i++) {
         const char *said = NULL;
         char *slot = out->text + i * SLOT;

@@ -140,7 +140,9 @@ void serve_stop(serve_kit *k)
 
 int serve_connect(const serve_kit *k)
 {
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons((uint16_t)k->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in at = { .sin_family = AF_INET,
+                              .sin_port = htons((uint16_t)k->port),
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0) fail_msg("no connection to port %d: %s", k->port, strerror(errno));
@@ -194,7 +196,8 @@ typedef struct input {
 static bool more(input *in)
 {
     struct pollfd p = { .fd = in->fd, .events = POLLIN };
-    if (poll(&p, 1, PATIENCE_MS) == 0) fail_msg("no bytes for %d s; so far: %.*s", PATIENCE_MS / 1000, (int)in->n, in->p ? in->p : "");
+    if (poll(&p, 1, PATIENCE_MS) == 0)
+        fail_msg("no bytes for %d s; so far: %.*s", PATIENCE_MS / 1000, (int)in->n, in->p ? in->p : "");
     char *bigger = realloc(in->p, in->n + (16 << 10) + 1);
     assert_non_null(bigger);
     in->p = bigger;
@@ -308,7 +311,7 @@ serve_reply serve_read(int fd, const char *method)
     } else if ((v = serve_head(&r, "Content-Length"))) {
         r.whole = take(&in, &r, strtoul(v, NULL, 10));
     } else {
-        while (more(&in)) { }
+        while (more(&in)) {}
         append(&r, in.p + in.at, in.n - in.at);
         r.whole = r.closes = true;
     }
@@ -320,7 +323,8 @@ serve_reply serve_read(int fd, const char *method)
 serve_reply serve_call(const serve_kit *k, const char *method, const char *target, const char *headers, const char *body)
 {
     int fd = serve_connect(k);
-    serve_sendf(fd, "%s %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n%s", method, target, k->port, headers ? headers : "");
+    serve_sendf(fd, "%s %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n%s", method, target, k->port,
+                headers ? headers : "");
     if (body) serve_sendf(fd, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
     serve_sendf(fd, "\r\n%s", body ? body : "");
     serve_reply r = serve_read(fd, method);

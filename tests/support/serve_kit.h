@@ -20,9 +20,9 @@
 
 typedef struct serve_kit {
     is_config config;
-    char *home;                /* removed by serve_stop, unless `home` was given */
+    char *home; /* removed by serve_stop, unless `home` was given */
     int port;
-    is_status ended;           /* of is_server_run; after serve_stop */
+    is_status ended; /* of is_server_run; after serve_stop */
     /* private */
     bool own_home, is_ready, is_over;
     pthread_t thread;
@@ -42,11 +42,11 @@ void serve_stop(serve_kit *k);
 void serve_join(serve_kit *k);
 
 typedef struct serve_reply {
-    int status;                /* 0 = the connection ended without a reply */
-    char *head, *body;         /* NUL-terminated; chunks are put together */
-    size_t n;                  /* of body */
-    json_t *json;              /* the body, if it is JSON; else NULL */
-    bool whole;                /* the body came to its end; the connection may be used again unless closes */
+    int status;        /* 0 = the connection ended without a reply */
+    char *head, *body; /* NUL-terminated; chunks are put together */
+    size_t n;          /* of body */
+    json_t *json;      /* the body, if it is JSON; else NULL */
+    bool whole;        /* the body came to its end; the connection may be used again unless closes */
     bool closes;
 } serve_reply;
 
@@ -58,9 +58,9 @@ const char *serve_head(const serve_reply *r, const char *name);
 
 /* Piece by piece. Reads give up after 20 s. */
 int serve_connect(const serve_kit *k);
-void serve_send(int fd, const void *p, size_t n);             /* a closed connection is no failure: the reply tells */
+void serve_send(int fd, const void *p, size_t n); /* a closed connection is no failure: the reply tells */
 void serve_sendf(int fd, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-serve_reply serve_read(int fd, const char *method);           /* method: HEAD has no body */
+serve_reply serve_read(int fd, const char *method); /* method: HEAD has no body */
 /* True if the peer ends the connection within ms. */
 bool serve_ended(int fd, int ms);
 
