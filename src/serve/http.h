@@ -21,7 +21,7 @@ typedef enum is_face { IS_FACE_OPENAI, IS_FACE_MEMORY } is_face;
 enum {
     IS_ROUTE_OPEN = 1,                 /* needs no key: health, the page's own files */
     IS_ROUTE_ENGINE = 2,               /* waits for the engine: queued apart from short work, bounded, 429 when the queue is full */
-    IS_ROUTE_ADMIN = 4,                /* refused to keys that are bound to an owner: metrics, reset, the whole store */
+    IS_ROUTE_ADMIN = 4,                /* where there are keys: only for one that says admin. Metrics, reset, the whole store */
 };
 
 typedef struct is_route {
@@ -46,7 +46,8 @@ const char *is_request_id(const is_request *r);                       /* the cal
 const void *is_request_body(const is_request *r, size_t *len);        /* NUL-terminated behind len */
 /* The body as a JSON object, parsed at the first call (borrowed). NULL: it was none, and 400 has been replied; just return. */
 json_t *is_request_json(is_request *r);
-/* Becomes non-zero when the client has hung up or the server ends at once. Read it with __atomic_load_n. */
+/* Becomes non-zero when the client of an engine's route or of a stream has hung up (closing its sending side counts), the server ends at
+ * once, or generate_s are over; is_reply_failed knows which. Read it with __atomic_load_n. */
 const volatile int *is_request_cancel(const is_request *r);
 const is_key *is_request_key(const is_request *r);                    /* NULL = the server has no keys */
 double is_request_age_ms(const is_request *r);                        /* since its first byte was read */
