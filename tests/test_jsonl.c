@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "cli/jsonl.h"
+#include "exchange/jsonl.h"
 
 static jsonl_record rec;
 

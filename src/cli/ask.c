@@ -5,6 +5,7 @@
 #include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/out.h"
+#include "exchange/json.h"
 
 static void print_result(const cli_args *a, inferscale *is, const inferscale_scope *scope, const inferscale_answer *answer,
                          double load_ms)
@@ -36,26 +37,6 @@ static void print_json(inferscale *is, const inferscale_scope *scope, const infe
 
 /* ---- --dry-run ------------------------------------------------------------------------------------------------------------- */
 
-static void preview_json(const inferscale_preview *p)
-{
-    json_t *parts = json_array(), *facts = json_array();
-    for (size_t i = 0; i < p->n_parts; i++) {
-        const inferscale_preview_part *part = &p->parts[i];
-        bool fact = strcmp(part->role, "fact") == 0;
-        json_array_append_new(parts, json_pack("{s:s,s:s,s:I,s:I,s:o}", "role", part->role, "source", cli_source_name(part->source),
-                                               "position", (json_int_t)part->position, "tokens", (json_int_t)part->tokens, "text",
-                                               cli_json_text(part->text)));
-        if (fact)
-            json_array_append_new(facts, json_pack("{s:I,s:i,s:f,s:I,s:s}", "id", (json_int_t)part->id, "version", part->version, "score",
-                                                   part->score, "tokens", (json_int_t)part->tokens, "source", cli_source_name(part->source)));
-    }
-    cli_print_json(json_pack("{s:b,s:s,s:o,s:o,s:o,s:o,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "dry_run", 1, "mode", cli_mode_name(p->mode), "prompt",
-                             cli_json_text(p->prompt), "fallback", cli_json_text(p->fallback), "facts", facts, "parts", parts,
-                             "facts_dropped", (json_int_t)p->n_dropped, "tokens_prompt", (json_int_t)p->tokens_prompt, "tokens_stored",
-                             (json_int_t)p->tokens_stored, "tokens_computed", (json_int_t)p->tokens_computed, "embed_ms", p->embed_ms,
-                             "recall_ms", p->recall_ms, "plan_ms", p->plan_ms));
-}
-
 static void preview_text(const inferscale_preview *p)
 {
     int columns = cli_columns();
@@ -83,7 +64,7 @@ static int dry_run(const cli_args *a, inferscale *is, const inferscale_scope *sc
     inferscale_status st = inferscale_dry_run(is, scope, cli_at(a, 0), o, &p);
     if (st != INFERSCALE_OK) return cli_fail_as(a, st);
     if (cli_wants_json(a))
-        preview_json(p);
+        cli_print_json(is_preview_json(p));
     else
         preview_text(p);
     inferscale_preview_free(p);

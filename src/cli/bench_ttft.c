@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
-#include "cli/jsonl.h"
+#include "exchange/jsonl.h"
 #include "eval/synth.h"
 #include "eval/ttft.h"
 

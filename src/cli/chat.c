@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "cli/answer.h"
 #include "cli/args.h"
-#include "cli/jsonl.h"
+#include "exchange/jsonl.h"
 #include "cli/out.h"
 #include "cli/store.h"
 

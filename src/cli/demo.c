@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/sort.h"
 #include "cli/args.h"
-#include "cli/jsonl.h"
+#include "exchange/jsonl.h"
 #include "cli/out.h"
 #include "cli/store.h"
 #include "cli/tempstore.h"

@@ -5,23 +5,7 @@
 #include "cli/args.h"
 #include "cli/out.h"
 #include "cli/store.h"
-
-static json_t *row_json(const inferscale_usage_row *r)
-{
-    return json_pack("{s:o,s:s,s:o,s:s,s:s,s:o,s:b,s:I,s:I}", "tenant", cli_json_text(r->tenant), "owner_kind", r->owner_kind, "owner",
-                     cli_json_text(r->owner), "what", r->what, "model", r->model, "policy", cli_json_text(r->policy), "current", r->current,
-                     "n", (json_int_t)r->n, "bytes", (json_int_t)r->bytes);
-}
-
-static void print_json(const inferscale_usage_report *u)
-{
-    json_t *rows = json_array();
-    for (size_t i = 0; i < u->n; i++) json_array_append_new(rows, row_json(&u->rows[i]));
-    cli_print_json(json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:I}", "rows", rows, "bank_bytes", (json_int_t)u->bank_bytes, "bank_free_bytes",
-                             (json_int_t)u->bank_free_bytes, "log_bytes", (json_int_t)u->log_bytes, "vault_bytes",
-                             (json_int_t)u->vault_bytes, "vault_files", (json_int_t)u->vault_files, "unnamed_bytes",
-                             (json_int_t)u->unnamed_bytes));
-}
+#include "exchange/json.h"
 
 static bool same_owner(const inferscale_usage_row *a, const inferscale_usage_row *b)
 {
@@ -73,7 +57,7 @@ static int cmd_du(const cli_args *a)
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);
     else if (cli_wants_json(a))
-        print_json(u);
+        cli_print_json(is_usage_json(u));
     else
         print_table(u);
     inferscale_usage_free(u);

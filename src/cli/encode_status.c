@@ -6,28 +6,9 @@
 #include "cli/encode_status.h"
 #include "cli/out.h"
 #include "cli/store.h"
+#include "exchange/json.h"
 
-json_t *cli_encoder_json(const inferscale_encoder_state *s)
-{
-    json_t *o = json_pack("{s:b,s:b,s:b,s:b,s:f,s:f}", "background", s->background, "running", s->running, "elsewhere", s->elsewhere,
-                          "model_known", s->model_known, "lag_s", s->lag_s, "facts_per_s", s->facts_per_s);
-    const struct { const char *name; uint64_t v; } counts[] = {
-        { "n_unembedded", s->n_unembedded },     { "n_unencoded", s->n_unencoded },
-        { "n_unrefined", s->n_unrefined },       { "n_passed", s->n_passed },
-        { "items_embedded", s->items_embedded }, { "facts_encoded", s->facts_encoded },
-        { "facts_refined", s->facts_refined },   { "tokens_stored", s->tokens_stored },
-        { "tokens_computed", s->tokens_computed }, { "aborted_for_questions", s->aborted_for_questions },
-        { "n_errors", s->n_errors },
-    };
-
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].v));
-    json_object_set_new(o, "error", s->error == INFERSCALE_OK ? json_null() : json_string(inferscale_status_name(s->error)));
-    json_object_set_new(o, "last_error", cli_json_text(s->last_error));
-    json_object_set_new(o, "error_time", cli_json_time(s->error_time));
-    json_object_set_new(o, "retry_s", json_real(s->retry_s));
-    return o;
-}
+json_t *cli_encoder_json(const inferscale_encoder_state *s) { return is_encoder_json(s); }
 
 static void print_state(const inferscale_encoder_state *s)
 {

@@ -7,88 +7,28 @@
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "cli/args.h"
-#include "cli/items.h"
 #include "cli/out.h"
-
-enum { PAGE = 500 };
+#include "exchange/export.h"
 
 typedef struct export {
     inferscale *is;
     inferscale_scope scope;
     FILE *f;
     size_t facts, turns;
-    size_t withdrawn; /* turns left out: imported, they would be found again */
 } export;
 
-static bool write_line(export *x, json_t *o)
-{
-    bool ok = json_dumpf(o, x->f, JSON_COMPACT) == 0 && fputc('\n', x->f) != EOF;
-    json_decref(o);
-    return ok;
-}
-
-/* Is the fact's source turn one that is left out? */
-static bool lost_its_source(export *x, const inferscale_item *t)
-{
-    inferscale_list *turn = NULL;
-    bool lost;
-    if (!x->withdrawn || !t->source_turn) return false;
-    lost = inferscale_show(x->is, &x->scope, t->source_turn, &turn) == INFERSCALE_OK && turn->n && turn->items[0].withdrawn;
-    inferscale_list_free(turn);
-    return lost;
-}
-
-/* The item's members under the names that import reads. */
-static json_t *line_of(export *x, const inferscale_item *t)
-{
-    static const char *const not_read[] = { "kind", "pinned", "expired", "superseded_by" };
-    json_t *o = cli_item_json(t, 0), *v;
-    const char *name;
-    void *next;
-    json_object_set_new(o, "type", json_string(t->kind == INFERSCALE_FACTS ? "fact" : "turn"));
-    for (size_t i = 0; i < sizeof not_read / sizeof *not_read; i++) json_object_del(o, not_read[i]);
-    if (lost_its_source(x, t)) json_object_del(o, "source_turn");
-    json_object_foreach_safe(o, next, name, v)
-    {
-        if (json_is_null(v) || (json_is_object(v) && json_object_size(v) == 0)) json_object_del(o, name);
-    }
-    return o;
-}
-
-/* All items of one kind, page by page. */
-static inferscale_status write_kind(export *x, int kind, bool *written)
-{
-    int64_t after = 0;
-    for (;;) {
-        inferscale_list *list = NULL;
-        inferscale_status st = inferscale_ls(x->is, &x->scope, kind, after, PAGE, &list);
-        size_t n = st == INFERSCALE_OK ? list->n : 0;
-        for (size_t i = 0; i < n && *written; i++) {
-            after = list->items[i].id;
-            if (list->items[i].withdrawn) {
-                x->withdrawn++;
-                continue;
-            }
-            *written = write_line(x, line_of(x, &list->items[i]));
-            if (kind == INFERSCALE_FACTS) x->facts++;
-            else x->turns++;
-        }
-        inferscale_list_free(list);
-        if (st != INFERSCALE_OK || n < PAGE || !*written) return st;
-    }
-}
+static int write_lines(void *ctx, const void *p, size_t n) { return fwrite(p, 1, n, ctx) != n; }
 
 static int write_all(const cli_args *a, export *x, const char *path)
 {
-    bool written = write_line(x, json_pack("{s:s,s:i,s:s,s:o}", "type", "inferscale", "format", 1, "generator",
-                                           "inferscale " INFERSCALE_VERSION, "exported", cli_json_time(is_now_epoch())));
-    inferscale_status st = write_kind(x, INFERSCALE_TURNS, &written); /* turns first: facts refer to them */
-    if (st == INFERSCALE_OK) st = write_kind(x, INFERSCALE_FACTS, &written);
+    is_export e = { .is = x->is, .scope = &x->scope, .write = write_lines, .ctx = x->f };
+    inferscale_status st = is_export_run(&e);
+    x->facts = e.facts;
+    x->turns = e.turns;
     if (st != INFERSCALE_OK) return cli_fail_as(a, st);
-    if (!written || fflush(x->f) != 0 || (path && fsync(fileno(x->f)) != 0))
+    if (e.cut || fflush(x->f) != 0 || (path && fsync(fileno(x->f)) != 0))
         return cli_fail_msg(a, "%s cannot be written: %s; free some space and export again", path ? path : "the output",
                             strerror(errno));
     return CLI_OK;

@@ -7,6 +7,7 @@
 #include "cli/args.h"
 #include "cli/out.h"
 #include "cli/store.h"
+#include "exchange/json.h"
 
 /* True if the person at the terminal types yes. */
 static bool confirmed(const inferscale_scope *s, const char *run)
@@ -42,17 +43,6 @@ static int check_usage(const cli_args *a, bool *all)
     return CLI_OK;
 }
 
-static json_t *lines(const char *text)
-{
-    json_t *list = json_array();
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-        json_array_append_new(list, json_stringn(text, n));
-        text += n + (text[n] == '\n');
-    }
-    return list;
-}
-
 /* reencoded: computed anew by this call (--encode); to_reencode: left for the next encode. */
 static void print_json(const cli_args *a, const inferscale_forget_report *r, inferscale_status st, size_t unknown, uint64_t reencoded,
                        uint64_t left)
@@ -61,15 +51,7 @@ static void print_json(const cli_args *a, const inferscale_forget_report *r, inf
                           "unknown", (json_int_t)unknown, "withdrawn", (json_int_t)r->withdrawn, "segments", (json_int_t)r->segments,
                           "reencoded", (json_int_t)reencoded, "to_reencode", (json_int_t)left, "pending", (json_int_t)r->pending);
     if (cli_flag(a, "--prove")) {
-        json_object_set_new(o, "proven", json_boolean(r->proven));
-        json_object_set_new(o, "needles", json_integer((json_int_t)r->needles));
-        json_object_set_new(o, "unsearched", json_integer((json_int_t)r->unsearched));
-        json_object_set_new(o, "scanned_bytes", json_integer((json_int_t)r->scanned_bytes));
-        json_object_set_new(o, "scanned_files", json_integer((json_int_t)r->scanned_files));
-        json_object_set_new(o, "traces", json_integer((json_int_t)r->traces));
-        json_object_set_new(o, "allowed", json_integer((json_int_t)r->allowed));
-        json_object_set_new(o, "traces_at", lines(r->trace_text));
-        json_object_set_new(o, "allowed_at", lines(r->allowed_text));
+        is_proof_json(o, r);
     }
     if (unknown)
         json_object_set_new(o, "message", json_string("the unknown ids are not in this memory; inferscale ls lists the ids"));

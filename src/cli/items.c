@@ -6,47 +6,7 @@
 
 #include "cli/out.h"
 
-static void set_text(json_t *o, const char *name, const char *s)
-{
-    if (s && *s) json_object_set_new(o, name, cli_json_text(s));
-}
-
-json_t *cli_item_json(const inferscale_item *t, unsigned with)
-{
-    bool fact = t->kind == INFERSCALE_FACTS;
-    json_t *o =
-        json_pack("{s:I,s:s,s:o}", "id", (json_int_t)t->id, "kind", fact ? "fact" : "turn", "text", cli_json_text(t->text));
-    if (with & CLI_SCORE) {
-        json_object_set_new(o, "score", json_real(t->score));
-        json_object_set_new(o, "score_lexical", json_real(t->score_lexical));
-        json_object_set_new(o, "score_dense", json_real(t->score_dense));
-    }
-    json_object_set_new(o, fact ? "event_time" : "time", cli_json_time(t->event_time));
-    json_object_set_new(o, "write_time", cli_json_time(t->write_time));
-    if (fact) {
-        json_t *metadata = json_loads(t->metadata && *t->metadata ? t->metadata : "{}", 0, NULL);
-        json_object_set_new(o, "version", json_integer(t->version));
-        json_object_set_new(o, "valid_from", cli_json_time(t->valid_from));
-        json_object_set_new(o, "valid_to", cli_json_time(t->valid_to));
-        json_object_set_new(o, "expires", cli_json_time(t->expires));
-        json_object_set_new(o, "source_turn", t->source_turn ? json_integer(t->source_turn) : json_null());
-        json_object_set_new(o, "metadata", metadata ? metadata : json_object());
-        json_object_set_new(o, "pinned", json_boolean(t->pinned));
-        json_object_set_new(o, "expired", json_boolean(t->expired));
-        if (t->superseded_by) json_object_set_new(o, "superseded_by", json_integer(t->superseded_by));
-        if (with & CLI_KV) json_object_set_new(o, "kv_ready", json_boolean(t->kv_ready));
-    } else {
-        set_text(o, "conversation", t->conversation);
-        set_text(o, "speaker", t->speaker);
-        set_text(o, "external_id", t->external_id);
-        if (t->withdrawn) json_object_set_new(o, "withdrawn", json_true());
-    }
-    set_text(o, "user", t->user);
-    set_text(o, "agent", t->agent);
-    set_text(o, "run", t->run);
-    set_text(o, "app", t->app);
-    return o;
-}
+json_t *cli_item_json(const inferscale_item *t, unsigned with) { return is_item_json(t, with); }
 
 json_t *cli_items_json(const inferscale_list *list, unsigned with)
 {

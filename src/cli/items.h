@@ -3,9 +3,10 @@
 #define IS_CLI_ITEMS_H
 
 #include "cli/cli.h"
+#include "exchange/json.h"
 
 /* Scores come from a search; whether a fact's KV is stored is known only when a model is loaded. */
-enum { CLI_SCORE = 1, CLI_KV = 2 };
+enum { CLI_SCORE = IS_ITEM_SCORE, CLI_KV = IS_ITEM_KV };
 
 /* One item; CLI_SCORE adds score, score_lexical and score_dense, CLI_KV kv_ready of facts. */
 json_t *cli_item_json(const inferscale_item *item, unsigned with);

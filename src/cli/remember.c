@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "cli/args.h"
-#include "cli/jsonl.h"
+#include "exchange/jsonl.h"
 #include "cli/out.h"
 #include "cli/store.h"
 

@@ -10,33 +10,10 @@
 #include "base/utf8.h"
 #include "cli/args.h"
 #include "cli/out.h"
+#include "exchange/json.h"
 
-json_t *cli_json_text(const char *s)
-{
-    size_t n = s ? strlen(s) : 0, bad;
-    is_buf clean = IS_BUF_INIT;
-    json_t *out;
-    if (!s) return json_null();
-    if (is_utf8_valid(s, n, NULL)) return json_stringn(s, n);
-    while (n && !is_utf8_valid(s, n, &bad)) {
-        is_buf_add(&clean, s, bad);
-        is_buf_str(&clean, "\xef\xbf\xbd");
-        s += bad + 1;
-        n -= bad + 1;
-    }
-    is_buf_add(&clean, s, n);
-    out = is_buf_ok(&clean) ? json_stringn((const char *)clean.data, clean.len) : NULL;
-    is_buf_free(&clean);
-    return out ? out : json_string("");
-}
-
-json_t *cli_json_time(int64_t epoch)
-{
-    char iso[32];
-    if (epoch == 0) return json_null();
-    is_date_iso(epoch, iso);
-    return json_string(iso);
-}
+json_t *cli_json_text(const char *s) { return is_json_text(s); }
+json_t *cli_json_time(int64_t epoch) { return is_json_time(epoch); }
 
 int cli_print_json(json_t *object)
 {

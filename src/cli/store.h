@@ -5,22 +5,11 @@
 #include <stdio.h>
 
 #include "cli/cli.h"
+#include "exchange/import.h"
 
-/* How an import went. Everything in lines before failed_line is stored; failed_line 0 = all is. */
-typedef struct cli_import {
-    size_t facts, known;           /* added facts, facts that were there already */
-    size_t turns, known_turns;     /* the same of turns (known.h) */
-    size_t failed_line;
-    inferscale_status status;      /* of the failure; its sentence is in error */
-    char error[1100];
-    json_t *events;                /* [{id, event}] in file order; facts only */
-    inferscale_scope *scopes;      /* distinct scopes written to; strings owned */
-    size_t n_scopes;
-} cli_import;
+typedef is_import cli_import;
 
-/* Stores the records of f. base: what the command line says of the scope; it goes before a line's own user, agent, run, app;
- * where neither names an owner it is the user "default". Facts' source_turn is mapped from the file's ids to the new ones.
- * Lines are stored in transactions of up to 256. Never prints but for the progress bar. */
+/* Stores the records of f; lines that name no owner are the user "default"'s. Never prints but for the progress bar. */
 void cli_import_run(inferscale *is, const inferscale_scope *base, FILE *f, const char *title, cli_import *out);
 void cli_import_free(cli_import *out);
 /* "2 facts (1 was known) and 1 turn", into out. */

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "exchange/json.h"
 #include "serve/mcp.h"
 #include "serve/memory.h"
 
@@ -198,16 +199,12 @@ static is_status check(const tool *t, json_t *a)
 
 static json_t *result(json_t *structured, const char *error)
 {
-    char *text = structured ? json_dumps(structured, JSON_COMPACT) : NULL;
-    json_t *o = json_pack("{s:[{s:s,s:o}],s:b}", "content", "type", "text", "text", json_string(text ? text : error), "isError", !structured);
+    char *text = structured ? is_json_string(structured) : NULL;
+    json_t *o = json_pack("{s:[{s:s,s:o}],s:b}", "content", "type", "text", "text", is_json_text(structured ? text : error), "isError",
+                          !structured);
 
     if (structured) json_object_set_new(o, "structuredContent", structured);
-    if (text) {
-        void (*release)(void *);
-
-        json_get_alloc_funcs(NULL, &release);
-        release(text);
-    }
+    is_free(text);
     return o;
 }
 

@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "exchange/json.h"
 #include "serve/memory.h"
 
 enum { MESSAGES_MAX = 1000, DAY = 86400 };
@@ -114,8 +115,7 @@ static json_t *metadata_of(const common *c, const char *role, const char *name)
 /* Takes text and metadata. */
 static is_status append(addition *a, const common *c, char *text, json_t *metadata, int64_t when)
 {
-    size_t size = metadata ? json_dumpb(metadata, NULL, 0, JSON_COMPACT) : 0;
-    char *json = is_malloc(size + 1);
+    char *json = metadata ? is_json_string(metadata) : NULL;
 
     a->strings[a->n_strings++] = text;
     a->metadata[a->n] = metadata;
@@ -123,9 +123,6 @@ static is_status append(addition *a, const common *c, char *text, json_t *metada
     a->n++;
     if (!json) return no_memory();
     a->strings[a->n_strings++] = json;
-    if (!metadata || !size) return no_memory();
-    json_dumpb(metadata, json, size, JSON_COMPACT);
-    json[size] = '\0';
     return INFERSCALE_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "exchange/json.h"
 #include "serve/memory.h"
 
 enum { PAGE = 500, TOP_K = 20, TOP_K_MAX = 1000 };
@@ -132,12 +133,8 @@ inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope
     *results = NULL;
     IS_TRY(read_search(request, &s));
     if (json_object_size(f->metadata)) {
-        size_t n = json_dumpb(f->metadata, NULL, 0, JSON_COMPACT);
-
-        metadata = is_malloc(n + 1);
+        metadata = is_json_string(f->metadata);
         if (!metadata) return no_memory();
-        json_dumpb(f->metadata, metadata, n, JSON_COMPACT);
-        metadata[n] = '\0';
     }
     s.o.metadata = metadata;
     s.o.from = f->from;
@@ -261,19 +258,13 @@ static const char *const known_update[] = { "text", "memory", "data", "metadata"
 static char *merged(const inferscale_item *t, json_t *change, is_status *st)
 {
     json_t *m;
-    size_t n;
     char *out;
 
     if (!change || json_is_null(change)) return NULL;
     m = json_loads(t->metadata && *t->metadata ? t->metadata : "{}", 0, NULL);
-    if (!m || json_object_update(m, change) != 0 || (n = json_dumpb(m, NULL, 0, JSON_COMPACT)) == 0 || !(out = is_malloc(n + 1))) {
-        json_decref(m);
-        *st = no_memory();
-        return NULL;
-    }
-    json_dumpb(m, out, n, JSON_COMPACT);
-    out[n] = '\0';
+    out = m && json_object_update(m, change) == 0 ? is_json_string(m) : NULL;
     json_decref(m);
+    if (!out) *st = no_memory();
     return out;
 }
 

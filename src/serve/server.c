@@ -22,6 +22,7 @@ static const is_route *const faces[] = {
     is_routes_ops,
     is_routes_openai,
     is_routes_memory,
+    is_routes_own,
     is_routes_mcp,
     NULL,
 };

@@ -1,5 +1,5 @@
 /* known.c - a table of hashes of the turns that were there before the import. */
-#include "cli/known.h"
+#include "exchange/known.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* jsonl.c - strict parser of the JSON Lines form of memory. What is not understood is refused, never dropped in silence. */
-#include "cli/jsonl.h"
+#include "exchange/jsonl.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* jsonl.h - the JSON Lines form of memory (docs/formats.md, "JSONL"): strict, one object a line, bounded. */
-#ifndef IS_CLI_JSONL_H
-#define IS_CLI_JSONL_H
+#ifndef IS_EXCHANGE_JSONL_H
+#define IS_EXCHANGE_JSONL_H
 
 #include <jansson.h>
 #include <stdio.h>

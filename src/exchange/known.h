@@ -1,11 +1,11 @@
 /* known.h - the turns that a store holds already, so that importing a file again adds none of them. A turn has no name of its own unless
  * the application gave one (external_id; the bank sees to those): it is the same if its owner, attributes, conversation, speaker, text
  * and time are. Someone may say the same twice in a second: each turn of the store stands for one line of the file. */
-#ifndef IS_CLI_KNOWN_H
-#define IS_CLI_KNOWN_H
+#ifndef IS_EXCHANGE_KNOWN_H
+#define IS_EXCHANGE_KNOWN_H
 
 #include "base/status.h"
-#include "cli/cli.h"
+#include "inferscale.h"
 
 typedef struct known_turns known_turns;
 

@@ -1,0 +1,23 @@
+/* json.h - what the library reports, as JSON: the same from the command line and from the server. */
+#ifndef IS_EXCHANGE_JSON_H
+#define IS_EXCHANGE_JSON_H
+
+#include <jansson.h>
+
+#include "inferscale.h"
+
+json_t *is_json_text(const char *s);        /* bytes that are not UTF-8 become U+FFFD; NULL: null */
+json_t *is_json_time(int64_t epoch);        /* ISO 8601; 0: null */
+
+/* v in a new string, to be is_free'd, whatever allocator jansson has; NULL = out of memory. */
+char *is_json_string(const json_t *v);
+
+enum { IS_ITEM_SCORE = 1, IS_ITEM_KV = 2 }; /* score, score_lexical, score_dense; kv_ready of facts */
+json_t *is_item_json(const inferscale_item *item, unsigned with);
+
+json_t *is_encoder_json(const inferscale_encoder_state *s);
+json_t *is_usage_json(const inferscale_usage_report *u);
+json_t *is_preview_json(const inferscale_preview *p);
+void is_proof_json(json_t *o, const inferscale_forget_report *r); /* sets proven, needles, scanned_bytes, traces, allowed, ... */
+
+#endif
