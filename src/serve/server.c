@@ -24,6 +24,7 @@ static const is_route *const faces[] = {
     is_routes_memory,
     is_routes_own,
     is_routes_mcp,
+    is_routes_page,
     NULL,
 };
 static const is_route *extra; /* a test's */
