@@ -297,6 +297,36 @@ static void config_check_shows_values_and_where_they_came_from(void **state)
     assert_int_equal(sh("$IS serve something"), 2);
 }
 
+/* ---- The server as a program --------------------------------------------------------------------------------------------- */
+
+static void the_program_serves_until_it_is_told_to_end(void **state)
+{
+    static const char *const signals[] = { "TERM", "INT" };
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(sh("$IS serve --engine mock --refine none --port 0 --json --log json >o 2>e & p=$!; n=0; "
+                            "while [ ! -s o ] && [ $n -lt 200 ]; do sleep 0.1; n=$((n+1)); done; kill -%s $p; wait $p; echo "
+                            "\"ended $?\" >&2; cat e >&2; cat o",
+                            signals[i]),
+                         0);
+        expect_in(last.err, "ended 0");
+        assert_string_equal(text_at("host"), "127.0.0.1");
+        assert_true(number_at("port") > 0);
+        expect_in(text_at("url"), "http://127.0.0.1:");
+        expect_in(last.err, "\"message\":\"ready: ");
+        expect_in(last.err, "\"message\":\"ending: ");
+    }
+    /* A signal that comes before it is ready is not lost. */
+    for (int ms = 0; ms < 200; ms += 20) {
+        assert_int_equal(
+            sh("timeout -k 1 60 $IS serve --engine mock --refine none --port 0 >o 2>&1 & p=$!; sleep 0.%03d; kill -TERM $p; "
+               "wait $p; r=$?; [ $r = 0 ] || [ $r = 143 ]",
+               ms),
+            0);
+    }
+    assert_int_equal(sh("$IS serve --engine mock --home /proc/nowhere --port 0"), 1);
+    assert_int_equal(sh("$IS serve --engine none --port 0"), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +338,7 @@ int main(void)
         cmocka_unit_test(no_memory_is_said),
         cmocka_unit_test_setup(the_flags_are_the_table, program_fresh),
         cmocka_unit_test_setup(config_check_shows_values_and_where_they_came_from, program_fresh),
+        cmocka_unit_test_setup(the_program_serves_until_it_is_told_to_end, program_fresh),
     };
     return cmocka_run_group_tests(tests, program_set_up, program_tear_down);
 }

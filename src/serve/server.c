@@ -168,7 +168,6 @@ is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, con
     is_server s = { .config = config, .started = is_now_epoch() };
     if (wake_fd >= 0) return is_fail(INFERSCALE_E_INVALID, "a server runs in this process already; stop it first");
     json_object_seed(0);
-    __atomic_store_n(&stops, 0, __ATOMIC_RELEASE);
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (fd < 0) return is_fail_errno("no descriptor to be stopped by");
     __atomic_store_n(&wake_fd, fd, __ATOMIC_RELEASE);
@@ -183,6 +182,7 @@ is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, con
     is_keys_close(s.keys);
     is_metrics_free(s.metrics);
     __atomic_store_n(&wake_fd, -1, __ATOMIC_RELEASE);
+    __atomic_store_n(&stops, 0, __ATOMIC_RELEASE); /* here, not at the start: a signal that came early counts */
     close(fd);
     return st == INFERSCALE_OK ? st : is_fail(st, "%s", why);
 }

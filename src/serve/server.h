@@ -24,7 +24,7 @@ struct is_server {
 /* Opens the store, loads the model, listens. Blocks until is_server_stop was called and all requests have ended (or drain_s is over).
  * on_ready (may be NULL) is called with the port once it listens and the model is loaded; /health answers before that. */
 inferscale_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, const char *host, int port), void *ctx);
-/* Drains and ends the server that runs in this process; from a signal handler too. A second call ends it at once. */
+/* Drains and ends the server that runs in this process, or is about to; from a signal handler too. A second call cancels what runs. */
 void is_server_stop(void);
 
 #endif
