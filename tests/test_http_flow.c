@@ -110,6 +110,7 @@ static void fail_with(is_server *s, is_request *r)
     const char *q = is_request_query(r, "q");
     (void)s;
     is_request_note(r, "tried", "status");
+    is_request_note(r, "times", "12");
     is_reply_failed(r, is_fail((is_status)strtol(q, NULL, 10), "it went wrong; \xff do better"), "param");
 }
 
@@ -570,6 +571,7 @@ static void the_log_says_what_happened_and_nothing_private(void **state)
             assert_string_equal(json_string_value(json_object_get(o, "route")), "/fail/{code}");
             assert_string_equal(json_string_value(json_object_get(o, "method")), "GET");
             assert_string_equal(json_string_value(json_object_get(o, "tried")), "status");
+            assert_int_equal(json_integer_value(json_object_get(o, "times")), 12);
             assert_int_equal(json_integer_value(json_object_get(o, "status")), 404);
             assert_true(json_is_number(json_object_get(o, "ms")) && json_is_integer(json_object_get(o, "bytes")));
             assert_int_equal(strlen(json_string_value(json_object_get(o, "time"))), 24);

@@ -1,5 +1,6 @@
 /* http_log.c - the log line and the counters of a request that is over. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -14,6 +15,16 @@ static const char *method_name(const char *m)
     for (size_t i = 0; m && i < sizeof known / sizeof *known; i++)
         if (strcmp(m, known[i]) == 0) return known[i];
     return "other";
+}
+
+/* What is a whole number stands as one. */
+static void note(is_log_line *l, const pair *p)
+{
+    size_t n = strspn(p->value, "0123456789");
+    if (n && n < 18 && !p->value[n] && (n == 1 || *p->value != '0'))
+        is_log_int(l, p->name, strtoll(p->value, NULL, 10));
+    else
+        is_log_text(l, p->name, p->value);
 }
 
 void is_request_log(is_request *r)
@@ -40,6 +51,6 @@ void is_request_log(is_request *r)
     if (r->has_key) is_log_text(&l, "key", r->key.name);
     int why = __atomic_load_n(&r->cancel, __ATOMIC_RELAXED);
     if (why) is_log_text(&l, "cancelled", why == CANCEL_HUNG_UP ? "client" : why == CANCEL_TIME ? "time" : "ending");
-    for (size_t i = 0; i < r->n_notes; i++) is_log_text(&l, r->notes[i].name, r->notes[i].value);
+    for (size_t i = 0; i < r->n_notes; i++) note(&l, &r->notes[i]);
     is_log_end(&l);
 }

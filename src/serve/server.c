@@ -64,10 +64,10 @@ static void drain(is_server *s)
     __atomic_store_n(&s->draining, 1, __ATOMIC_RELEASE);
     is_http_drain(s);
     unsigned n = is_http_in_flight(s);
-    is_serve_log(IS_LOG_INFO, "ending: %u requests are under way and get %u s", n, s->config->drain_s);
+    is_serve_log(IS_LOG_INFO, "ending: requests under way: %u; they get %u s", n, s->config->drain_s);
     while (is_http_in_flight(s) && is_now_ms() < until && stops_now() == asked) sleep_until_stop(20);
     n = is_http_in_flight(s);
-    if (n) is_serve_log(IS_LOG_WARN, "ending: %u requests are cancelled", n);
+    if (n) is_serve_log(IS_LOG_WARN, "ending: requests cancelled: %u", n);
     is_http_cancel_all(s);
 }
 
