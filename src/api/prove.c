@@ -290,25 +290,30 @@ static is_status is_living_segment(is_proof *p, const char *full, bool *living)
     return st;
 }
 
-/* Somebody may be writing it right now, for another fact: then its name changes, or it goes. */
-static bool goes_by_itself(const is_proof *p, const is_fs *fs, const char *full)
+/* Somebody may be writing it right now, for another fact: then it soon has its row in the books, its name changes, or it goes. */
+static is_status settle(is_proof *p, const is_fs *fs, const char *full, bool *living, bool *gone)
 {
     const struct timespec pause = { 0, WRITER_POLL_MS * 1000000L };
 
-    if (strncmp(p->path, "vault/", 6) != 0) return false;
-    for (int waited = 0; waited < WRITER_WAIT_MS && fs->exists(fs, full); waited += WRITER_POLL_MS) nanosleep(&pause, NULL);
-    return !fs->exists(fs, full);
+    *gone = false;
+    IS_TRY(is_living_segment(p, full, living));
+    for (int waited = 0; !*living && !*gone && waited < WRITER_WAIT_MS && strncmp(p->path, "vault/", 6) == 0; waited += WRITER_POLL_MS) {
+        nanosleep(&pause, NULL);
+        *gone = !fs->exists(fs, full);
+        if (!*gone) IS_TRY(is_living_segment(p, full, living));
+    }
+    return INFERSCALE_OK;
 }
 
 static is_status judge_file(is_proof *p, const is_fs *fs, const char *full)
 {
-    bool living;
+    bool living, gone;
 
-    IS_TRY(is_living_segment(p, full, &living));
+    IS_TRY(settle(p, fs, full, &living, &gone));
     if (living) {
         p->report->allowed += p->hits;
         ALLOWED(p, "%s: a segment in use holds the same %s, %llu times\n", p->path, kind_names[p->first.kind], (unsigned long long)p->hits);
-    } else if (!goes_by_itself(p, fs, full)) {
+    } else if (!gone) {
         p->report->traces += p->hits;
         TRACE(p, "%s, byte %llu: %s, %llu times\n", p->path, (unsigned long long)p->first.end, kind_names[p->first.kind],
               (unsigned long long)p->hits);
