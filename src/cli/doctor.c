@@ -1,6 +1,7 @@
 /* doctor.c - `inferscale doctor`: what is there, what works, what to do about the rest. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -8,6 +9,7 @@
 #include "cli/encode_status.h"
 #include "cli/out.h"
 #include "cli/tempstore.h"
+#include "serve/extract.h"
 
 typedef enum mark { OK, WARN, BAD } mark;
 
@@ -200,6 +202,31 @@ static void check_backlog(visit *v, inferscale *is, json_t *report)
     json_object_set_new(report, "backlog", cli_encoder_json(&s));
 }
 
+/* Infer: true is worth something only with a model that finds facts and invents none. Minutes on a large model, so only if asked; the
+ * last result is kept, and the server's default follows it. */
+static void check_extraction(visit *v, inferscale *is, json_t *report)
+{
+    const char *key = getenv("INFERSCALE_EXTRACTOR_KEY");
+    const is_extractor x = { .is = is, .url = cli_str(v->a, "--extractor", NULL), .model = cli_str(v->a, "--extractor-model", NULL), .key = key };
+    const bool now = cli_flag(v->a, "--extract");
+    is_extract_test t;
+    inferscale_status st = now ? is_extract_selftest(&x, &t) : is_extract_last(&x, &t);
+
+    if (st == INFERSCALE_E_NOTFOUND && !now) {
+        say(v, "extraction", OK, "not tested with this model; `inferscale doctor --extract` does. Until it passes, infer is off by default");
+        return;
+    }
+    if (st != INFERSCALE_OK) {
+        say(v, "extraction", now ? BAD : WARN, "%s", inferscale_error());
+        return;
+    }
+    say(v, "extraction", t.passed ? OK : WARN, "%s: %d of %d expected facts found in %d dialogues, %d of no use, %d refused by the checks; infer is "
+        "%s by default", t.model, t.found, t.expected, t.dialogues, t.junk, t.refused, t.passed ? "on" : "off");
+    json_object_set_new(report, "extraction",
+                        json_pack("{s:o,s:b,s:i,s:i,s:i,s:i,s:I}", "model", cli_json_text(t.model), "passed", t.passed, "expected", t.expected,
+                                  "found", t.found, "junk", t.junk, "refused", t.refused, "time", (json_int_t)t.time));
+}
+
 static int cmd_doctor(const cli_args *a)
 {
     inferscale_options o;
@@ -223,6 +250,7 @@ static int cmd_doctor(const cli_args *a)
         check_model(&v, is, report);
         check_embedder(&v, is, &o, report);
         check_backlog(&v, is, report);
+        check_extraction(&v, is, report);
     }
     inferscale_close(is);
     json_object_set_new(report, "version", json_string(inferscale_version()));
@@ -235,8 +263,16 @@ static int cmd_doctor(const cli_args *a)
     return v.failed ? CLI_FAILED : CLI_OK;
 }
 
+static const cli_option options[] = {
+    { "--extract", NULL, "test how well the model extracts facts from conversations (infer: true); minutes on a large model" },
+    { "--extractor", "URL", "with an OpenAI endpoint instead of the model, as serve --extractor; key: $INFERSCALE_EXTRACTOR_KEY" },
+    { "--extractor-model", "NAME", "its model" },
+    { NULL, NULL, NULL },
+};
+
 const cli_verb cli_verb_doctor = {
     "doctor", "", "Check CPU, engine, model, self-test and store",
-    "Exit code 1 if a check failed.\n\nExamples:\n  inferscale doctor\n  inferscale doctor --model qwen.gguf --json\n", NULL,
+    "Exit code 1 if a check failed.\n\nExamples:\n  inferscale doctor\n  inferscale doctor --model qwen.gguf --json\n"
+    "  inferscale doctor --model qwen.gguf --extract\n", options,
     CLI_STORE | CLI_MODEL | CLI_JSON, cmd_doctor,
 };

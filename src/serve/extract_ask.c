@@ -109,8 +109,8 @@ static is_status transfer(const is_extractor *x, CURL *c, const char *url, struc
                        reply->failed ? "its reply is too long" : why[0] ? why : curl_easy_strerror(rc));
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &code);
     if (code != 200)
-        return is_fail(code == 401 || code == 403 ? INFERSCALE_E_DENIED : INFERSCALE_E_IO, "the extractor %s replies with HTTP %ld; check %s", x->url, code,
-                       code == 401 || code == 403 ? "--extractor-key" : "--extractor and --extractor-model");
+        return is_fail(code == 401 || code == 403 ? INFERSCALE_E_DENIED : INFERSCALE_E_IO, "the extractor %s replies with HTTP %ld; check %s",
+                       x->url, code, code == 401 || code == 403 ? "--extractor-key" : "--extractor and --extractor-model");
     return INFERSCALE_OK;
 }
 
@@ -208,7 +208,8 @@ is_status extract_choose(const is_extractor *x, const char *fact, const char *co
     is_buf b = IS_BUF_INIT;
     is_status st;
 
-    snprintf(grammar, sizeof grammar, "root ::= \"{\\\"event\\\": \\\"\" ( \"ADD\" | \"UPDATE\" | \"DELETE\" | \"NOOP\" ) \"\\\", \\\"number\\\": \" [0-%zu] \"}\"\n", n);
+    snprintf(grammar, sizeof grammar,
+             "root ::= \"{\\\"event\\\": \\\"\" ( \"ADD\" | \"UPDATE\" | \"DELETE\" | \"NOOP\" ) \"\\\", \\\"number\\\": \" [0-%zu] \"}\"\n", n);
     is_buf_str(&b, "New fact: ");
     put_flat(&b, fact, EXTRACT_CHARS);
     is_buf_str(&b, "\n\nOld facts:\n");

@@ -152,8 +152,10 @@ is_status is_extract_last(const is_extractor *x, is_extract_test *out)
         st = is_fail(INFERSCALE_E_NOTFOUND, "the last test of extraction cannot be read; run `inferscale doctor --extract` again");
     if (st == INFERSCALE_OK) {
         const char *model = json_string_value(json_object_get(o, "model"));
-        const struct { const char *name; int *to; } numbers[] = { { "dialogues", &out->dialogues }, { "expected", &out->expected }, { "found", &out->found },
-                                                                  { "junk", &out->junk },           { "refused", &out->refused } };
+        const struct { const char *name; int *to; } numbers[] = {
+            { "dialogues", &out->dialogues }, { "expected", &out->expected }, { "found", &out->found },
+            { "junk", &out->junk }, { "refused", &out->refused },
+        };
 
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
             *numbers[i].to = (int)json_integer_value(json_object_get(o, numbers[i].name));
