@@ -367,7 +367,7 @@ static void what_is_wrong_is_named(void **state)
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"timestamp\": 1714521600000}", 400, "milliseconds" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"timestamp\": 1e300}", 400, "timestamp" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"expiration_date\": \"soon\"}", 400, "expiration_date" },
-        { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"infer\": true}", 501, "infer" },
+        { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"infer\": true}", 400, "infer" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"infer\": \"no\"}", 400, "infer" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"enable_graph\": true}", 400, "enable_graph" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"filters\": {\"colour\": \"red\"}}", 400, "owner" },

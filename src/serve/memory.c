@@ -1,6 +1,7 @@
 /* memory.c - Mem0's paths: those of its open-source server here, those of its platform, which MemoryClient calls, beside them
  * (memory_platform.c). */
 #include "serve/memory_http.h"
+#include "serve/memory_infer.h"
 
 #include <string.h>
 
@@ -33,7 +34,7 @@ void is_memory_add_route(is_server *s, is_request *r)
         return;
     }
     if (is_memory_owner(s, r, "add", body, &f, &o)) {
-        st = is_memory_add(s->is, &o.scope, body, &results);
+        st = is_memory_add_or_infer(s, &o.scope, body, &results);
         if (st == INFERSCALE_OK) is_memory_reply(s, r, "add", json_pack("{s:o}", "results", results));
         else is_memory_failed(s, r, "add", st);
     }

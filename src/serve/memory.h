@@ -44,6 +44,7 @@ bool is_memory_id(const char *s, int64_t *id);
 
 /* {messages or text, metadata, timestamp, expiration_date, infer, ...}: *results = [{id, memory, event, ...}]. E_UNSUPPORTED: infer. */
 inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, json_t *request, json_t **results);
+extern const char *const is_memory_add_members[]; /* what such a request may hold; NULL ends it */
 
 /* {query, top_k or limit, threshold, fields, explain, ...}: *results = memories, best first. *n_words_only (may be NULL) = memories of this
  * owner that have no vector yet: they were found if a word of theirs was asked for, and only then. */

@@ -13,7 +13,7 @@
 enum { MESSAGES_MAX = 1000, DAY = 86400 };
 
 /* org_id ... source: of Mem0's platform; they change nothing that could be honoured. */
-static const char *const known[] = { "messages", "text", "metadata", "timestamp", "expiration_date", "expires", "infer", "immutable", "filters",
+const char *const is_memory_add_members[] = { "messages", "text", "metadata", "timestamp", "expiration_date", "expires", "infer", "immutable", "filters",
                                      "user_id", "agent_id", "run_id", "app_id", "version", "output_format", "async_mode", "org_id", "project_id",
                                      "source", NULL };
 static const char *const known_message[] = { "role", "content", "name", "timestamp", "created_at", NULL };
@@ -212,7 +212,7 @@ inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, j
     is_status st;
 
     *results = NULL;
-    IS_TRY(is_members_check(request, "the request", known));
+    IS_TRY(is_members_check(request, "the request", is_memory_add_members));
     if (infer && !json_is_boolean(infer) && !json_is_null(infer))
         return is_fail(INFERSCALE_E_INVALID, "infer must be true or false");
     if (json_is_null(text)) text = NULL;
@@ -220,8 +220,8 @@ inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, j
     if (!text == !messages) return is_fail(INFERSCALE_E_INVALID, "give messages, or one text");
     if (text && !json_is_string(text)) return is_fail(INFERSCALE_E_INVALID, "text must be a string");
     if (json_is_true(infer))
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "this server does not extract facts from messages; leave infer out, and each message is "
-                                               "remembered as it is");
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "facts are extracted from messages by `inferscale serve` alone; leave infer out, and each message "
+                                               "is remembered as it is");
     IS_TRY(read_common(request, &c));
     st = read_messages(&a, &c, text ? text : messages, text ? NULL : "user");
     if (st == INFERSCALE_OK) st = remember(is, scope, &a, results);
