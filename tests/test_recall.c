@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "embed/embed.h"
+#include "recall/fuse.h"
 #include "recall/recall.h"
 #include "support/bank_kit.h"
 
@@ -155,17 +156,27 @@ static int by_score(const void *a, const void *b)
     return x->score != y->score ? (x->score < y->score ? 1 : -1) : (x->t > y->t) - (x->t < y->t);
 }
 
-static void add_z(scored *s, int n, bool dense)
+/* Adds the fused score, written down apart from src/recall/fuse.c: the words' z, and as much again as is known of the vector's, for
+ * the rest a quarter of the words'. */
+static void fuse_plainly(scored *s, int n)
 {
-    double sum = 0, square = 0, m = 0;
+    double sum[2] = {0}, square[2] = {0}, m[2] = {0}, z[2];
+
     for (int i = 0; i < n; i++)
-        if (s[i].candidate && (!dense || s[i].t->has_vector)) sum += dense ? s[i].dense : s[i].lexical, m++;
+        for (int side = 0; side < 2; side++)
+            if (s[i].candidate && (!side || s[i].t->has_vector)) sum[side] += side ? s[i].dense : s[i].lexical, m[side]++;
     for (int i = 0; i < n; i++)
-        if (s[i].candidate && (!dense || s[i].t->has_vector)) square += pow((dense ? s[i].dense : s[i].lexical) - sum / m, 2);
-    if (m < 2 || square / m < 1e-20) return;
-    for (int i = 0; i < n; i++)
-        if (s[i].candidate && (!dense || s[i].t->has_vector)) s[i].score += ((dense ? s[i].dense
-                                                                              : s[i].lexical) - sum / m) / sqrt(square / m);
+        for (int side = 0; side < 2; side++)
+            if (s[i].candidate && (!side || s[i].t->has_vector))
+                square[side] += pow((side ? s[i].dense : s[i].lexical) - sum[side] / m[side], 2);
+    double trust = m[1] < 2 ? 0 : m[1] / (m[1] + fmin(m[0] - m[1], 4));
+    for (int i = 0; i < n; i++) {
+        double known = s[i].t->has_vector ? trust : 0;
+        for (int side = 0; side < 2; side++)
+            z[side] = m[side] < 2 || square[side] / m[side] < 1e-24 ? 0 : ((side ? s[i].dense : s[i].lexical) - sum[side] / m[side]) /
+                                                                             sqrt(square[side] / m[side]);
+        s[i].score = z[0] + (m[1] > 0 ? known * z[1] + (1 - known) * 0.25 * z[0] : 0);
+    }
 }
 
 typedef bool (*keep_fn)(const thing *t);
@@ -192,13 +203,13 @@ static int brute_force(const world *w, const int *query, int n_query, const floa
         for (int i = 0; i < n && i < m; i++) s[i].candidate |= s[i].lexical > 0;
     }
     if (method != INFERSCALE_LEXICAL) {
+        int embedded = 0, places = m;
+        for (int i = 0; i < n; i++) embedded += s[i].t->has_vector;
+        if (method == INFERSCALE_FUSED) places = n ? ((m < w->n ? m : w->n) * embedded + n - 1) / n : 0; /* the embedded share */
         qsort(s, (size_t)n, sizeof *s, by_dense);
-        for (int i = 0; i < n && i < m; i++) s[i].candidate |= s[i].t->has_vector;
+        for (int i = 0; i < n && i < places; i++) s[i].candidate |= s[i].t->has_vector;
     }
-    if (method == INFERSCALE_FUSED) {
-        add_z(s, n, false);
-        add_z(s, n, true);
-    }
+    if (method == INFERSCALE_FUSED) fuse_plainly(s, n);
     for (int i = 0; i < n; i++) {
         if (method != INFERSCALE_FUSED) s[i].score = method == INFERSCALE_DENSE ? s[i].dense : s[i].lexical;
         found += s[i].candidate;
@@ -292,6 +303,66 @@ static void equals_brute_force(void **state)
             }
     is_recall_free(r);
     is_free(w);
+}
+
+/* The fused rank (0 = best) of item 0, and its score. */
+static int rank_of_first(const double *lexical, const float *dense, size_t n, double *score)
+{
+    bool keep[256];
+    is_ranked *ranked = NULL;
+    size_t n_out = 0, rank = n;
+
+    memset(keep, 1, sizeof keep);
+    OK(is_fuse(lexical, dense, keep, n, INFERSCALE_FUSED, n, &ranked, &n_out));
+    for (size_t i = 0; i < n_out; i++)
+        if (ranked[i].item == 0) rank = i, *score = ranked[i].score;
+    is_free(ranked);
+    return (int)rank;
+}
+
+/* Item 0 holds the question's words best and has no vector yet; a few that hold one of the words have one, far from the question. None
+ * of these may come before it, however the far ones lie among one another. */
+static void few_far_vectors_do_not_outrank_the_words(void **state)
+{
+    unsigned long long seed = scratch_seed("few vectors");
+    int first = 0, rounds = 0;
+    double lexical[200], score;
+    float dense[200];
+
+    (void)state;
+    for (size_t n_embedded = 1; n_embedded <= 20; n_embedded++)
+        for (int round = 0; round < 100; round++) {
+            const size_t n = 2 * n_embedded + 10;
+
+            lexical[0] = 8;
+            dense[0] = NAN;
+            for (size_t i = 1; i < n; i++) {
+                lexical[i] = scratch_below(&seed, 600) / 100.0;
+                dense[i] = i <= n_embedded ? (float)scratch_below(&seed, 1000) / 10000 - 0.05f : NAN; /* all nearly at right angles */
+            }
+            first += rank_of_first(lexical, dense, n, &score) == 0;
+            rounds++;
+        }
+    printf("first in %d of %d\n", first, rounds);
+    assert_true(first >= rounds * 99 / 100);
+
+    const double words[5] = {8, 5, 4.5, 7, 4}; /* the smallest such case: the best of three far vectors won */
+    const float far[5] = {NAN, -0.02f, 0.001f, 0.06f, NAN};
+    assert_int_equal(rank_of_first(words, far, 5, &score), 0);
+}
+
+/* With the last vector the rule is the sum of two z-scores, and one vector that is missing changes little. */
+static void with_all_vectors_it_is_the_plain_sum(void **state)
+{
+    const double lexical[4] = {3, 0, 1, 0};
+    const float dense[4] = {0.5f, 0.25f, 0, 0.25f};
+    double score;
+
+    (void)state;
+    assert_int_equal(rank_of_first(lexical, dense, 4, &score), 0);
+    assert_true(fabs(score - (2 / sqrt(1.5) + 0.25 / sqrt(0.03125))) < 1e-6);
+    assert_int_equal(rank_of_first(lexical, NULL, 4, &score), 0);
+    assert_true(fabs(score - (3 - 2) / 1.0) < 1e-6); /* words alone, over the two that hold one */
 }
 
 static bool keep_planner(const thing *t) { return t->agent == 1; }
@@ -699,6 +770,7 @@ int main(void)
         TEST(equals_brute_force),       TEST(filters_come_before_top_k),        TEST(validity_and_expiry),
         TEST(threshold_cuts_the_tail),  TEST(partitions_do_not_touch),          TEST(followed_equals_rebuilt),
         TEST(other_processes_are_seen), TEST(another_embedder_is_another_view), TEST(refusals_name_the_cause),
+        cmocka_unit_test(few_far_vectors_do_not_outrank_the_words), cmocka_unit_test(with_all_vectors_it_is_the_plain_sum),
         TEST(out_of_memory_loses_nothing), TEST(threads_share_an_index),        cmocka_unit_test(dense_text_is_what_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

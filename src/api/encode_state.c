@@ -58,6 +58,7 @@ static void add_live(is_background *b, const is_partition *p, inferscale_encoder
 {
     pthread_mutex_lock(&b->lock);
     *out = b->state;
+    if (b->in_slice) out->running = 1; /* the flag is set when a slice has ended, and one may take long */
     out->n_passed = 0;
     for (size_t i = 0; i < b->n_passed; i++)
         if (p->id == 0 || b->passed[i].partition == p->id) out->n_passed += b->passed[i].n;

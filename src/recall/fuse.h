@@ -20,7 +20,7 @@ typedef struct is_ranked {
  * matching word), _DENSE (items with a vector). Equal scores: the lower item first.
  *
  * Fused: candidates are the best max(k, 100) of each side, z-scores are taken over all candidates with BOTH true scores, and
- * summed 1:1. A candidate without a vector counts as average on that side; so does everything where a side has no spread. */
+ * summed 1:1; a side without spread adds nothing. While some items have no vector yet, their words speak for it: see fuse.c. */
 is_status is_fuse(const double *lexical, const float *dense, const bool *keep, size_t n, int method, size_t k, is_ranked **out,
                   size_t *n_out);
 
