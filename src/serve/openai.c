@@ -49,18 +49,15 @@ static bool in_list(const char *list, const char *name)
     return false;
 }
 
-/* The served name, the aliases, the model file's name with and without ".gguf". */
+/* The served name (the model file's), the same with ".gguf", the name that is written in the file, the aliases. */
 bool is_oa_knows_model(is_server *s, const char *name)
 {
     inferscale_model_info info;
-    const char *slash;
-    char own[256];
+    const size_t n = strlen(s->model);
 
     if (strcmp(name, s->model) == 0 || in_list(s->config->alias, name)) return true;
-    if (inferscale_model(s->is, &info) != INFERSCALE_OK || !*info.path) return false;
-    slash = strrchr(info.path, '/');
-    file_name(info.path, own, sizeof own);
-    return strcmp(name, own) == 0 || strcmp(name, slash ? slash + 1 : info.path) == 0;
+    if (strncmp(name, s->model, n) == 0 && strcmp(name + n, ".gguf") == 0) return true;
+    return inferscale_model(s->is, &info) == INFERSCALE_OK && strcmp(name, info.name) == 0;
 }
 
 void is_oa_not_a_model(is_request *r, const char *name, const char *served)

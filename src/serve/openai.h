@@ -97,6 +97,7 @@ typedef struct is_oa_choice {
     is_oa_run *run;
     size_t index, prompt;
     inferscale_complete_options o;
+    inferscale_recall_options nothing; /* a search that finds nothing */
     inferscale_answer *answer;
     is_status st;
     char sentence[1024];       /* of st */
@@ -122,6 +123,7 @@ struct is_oa_run {
     size_t n_choices;
     int64_t *ids;              /* the first choice's facts, for the others */
     size_t n_ids;
+    bool searched;             /* ids are known, if only to be none */
     pthread_mutex_t lock;      /* of the stream */
     bool begun, broken;
 };

@@ -121,10 +121,10 @@ static bool read_bias(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f)
 
         for (size_t i = 0; i < digits && digits <= 9; i++) id = id * 10 + (token[i] - '0');
         if (!digits || token[digits] || digits > 9 || (a->known->n_vocab && id >= a->known->n_vocab))
-            return is_oa_refuse(f, NULL, name, "\"%.20s\" is not a token number of this model (0 to %u)", token,
+            return is_oa_refuse(f, NULL, name, "logit_bias: \"%.20s\" is not a token number of this model (0 to %u)", token,
                                 a->known->n_vocab ? a->known->n_vocab - 1 : 999999999u);
         if (!json_is_number(bias) || !(x >= -100 && x <= 100))
-            return is_oa_refuse(f, NULL, name, "the bias of token %.20s must be a number from -100 to 100", token);
+            return is_oa_refuse(f, NULL, name, "logit_bias: the bias of token %.20s must be a number from -100 to 100", token);
         list[a->o.n_bias++] = (inferscale_bias){ (int32_t)id, x };
     }
     a->o.bias = list;

@@ -3,6 +3,7 @@
  * All answers of a conversation use the same memory: the first one searches, and as soon as it says which facts it took
  * (on_plan) the others start with just these. The answers of one request share one stream, a chunk at a time under the run's
  * lock; the stream begins with the first chunk, so that what fails before is a plain error. */
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,6 +155,17 @@ static is_status complete(is_oa_choice *c)
     }
 }
 
+/* The first answer's facts; where it found none this one is to find none either, whatever has become findable since. */
+static void use_same_memory(is_oa_choice *c)
+{
+    c->o.ids = c->run->ids;
+    c->o.n_ids = c->run->n_ids;
+    c->nothing = c->run->ask->recall;
+    c->nothing.has_threshold = 1;
+    c->nothing.threshold = DBL_MAX;
+    if (c->o.n_ids == 0) c->o.ask.recall = &c->nothing;
+}
+
 static void run_choice(is_oa_choice *c)
 {
     is_oa_run *run = c->run;
@@ -165,10 +177,7 @@ static void run_choice(is_oa_choice *c)
     c->o.prompt = a->form == IS_OA_TEXT ? a->prompts[c->prompt] : NULL;
     c->o.on_plan = on_plan;
     c->o.plan_ctx = c;
-    if (run->n_ids && c->index) {
-        c->o.ids = run->ids;
-        c->o.n_ids = run->n_ids;
-    }
+    if (run->searched && c->index) use_same_memory(c);
     if (a->stream) {
         c->o.ask.on_text = on_text;
         c->o.ask.text_ctx = c;
@@ -176,7 +185,7 @@ static void run_choice(is_oa_choice *c)
         c->o.token_ctx = c;
     }
     c->st = complete(c);
-    if (c->st == INFERSCALE_E_NOTFOUND && c->o.ids != a->o.ids) { /* forgotten since the first answer took it */
+    if (c->st == INFERSCALE_E_NOTFOUND && c->o.n_ids != a->o.n_ids) { /* forgotten since the first answer took it */
         c->o.ids = a->o.ids;
         c->o.n_ids = a->o.n_ids;
         c->st = complete(c);
@@ -205,6 +214,7 @@ static void take_ids(is_oa_run *run, const inferscale_answer *plan)
 {
     double *scores = is_calloc(plan->n_facts + 1, sizeof *scores);
 
+    run->searched = true;
     run->ids = is_calloc(plan->n_facts + 1, sizeof *run->ids);
     for (size_t i = 0; scores && run->ids && i < plan->n_facts; i++) {
         size_t at = run->n_ids++;

@@ -110,13 +110,23 @@ typedef struct loader {
     volatile int done; /* atomic */
 } loader;
 
+/* The served name is the file's, as it is installed and as --model takes it: what a file says of itself inside is seldom a name. */
+static void name_model(is_server *s, const inferscale_model_info *info)
+{
+    const char *slash = strrchr(info->path, '/'), *name = slash ? slash + 1 : info->path;
+    size_t n = strlen(name);
+    if (!n) name = info->name, n = strlen(name);
+    else if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) n -= 5;
+    snprintf(s->model, sizeof s->model, "%.*s", (int)n, name);
+}
+
 static void *load(void *ctx)
 {
     loader *l = ctx;
     inferscale_model_info info;
     l->st = inferscale_model(l->s->is, &info);
     if (l->st == INFERSCALE_OK) {
-        snprintf(l->s->model, sizeof l->s->model, "%s", info.name);
+        name_model(l->s, &info);
         is_metrics_name(l->s->metrics, inferscale_version(), info.name, info.engine);
     } else
         snprintf(l->error, sizeof l->error, "%s", inferscale_error());
