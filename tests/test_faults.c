@@ -260,6 +260,14 @@ static void metadata_is_not_blamed(void **state)
     calls_with("inferscale_remember", 2, 2, 0);
 }
 
+/* Proving reads the bank's file itself: what it could not look at is an I/O error, not damage. Each of the operations. */
+static void a_file_that_cannot_be_read_is_not_called_damaged(void **state)
+{
+    (void)state;
+    if (soak_seconds() > 0) return;
+    calls_with("inferscale_forget_with", 4, 1, 0);
+}
+
 static void io_fails(void **state) { (void)state; every_call_with(4, 2, 12); }
 static void the_disk_is_full(void **state) { (void)state; every_call_with(6, 2, 8); }
 
@@ -307,7 +315,8 @@ static void every_public_call_is_in_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LOOP(our_allocations_fail), LOOP(sqlite_allocations_fail), LOOP(metadata_is_not_blamed), LOOP(io_fails), LOOP(the_disk_is_full),
+        LOOP(our_allocations_fail), LOOP(sqlite_allocations_fail), LOOP(metadata_is_not_blamed), LOOP(io_fails),
+        LOOP(a_file_that_cannot_be_read_is_not_called_damaged), LOOP(the_disk_is_full),
         cmocka_unit_test(report), cmocka_unit_test(every_public_call_is_in_the_table),
     };
 

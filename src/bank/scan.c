@@ -80,7 +80,7 @@ static is_status read_header(job *j)
     sqlite3_int64 size = 0;
 
     IS_TRY(read_at(j, h, sizeof h, 0));
-    if (j->db->pMethods->xFileSize(j->db, &size) != SQLITE_OK) size = 0;
+    IS_TRY(bank_fail(j->b, j->db->pMethods->xFileSize(j->db, &size))); /* not the file's fault: it is not known to be short */
     j->page_bytes = u16(h + 16) == 1 ? 65536 : u16(h + 16);
     j->usable = j->page_bytes - h[20];
     if (j->page_bytes < 512 || (j->page_bytes & (j->page_bytes - 1)) || j->usable < 480)
