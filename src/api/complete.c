@@ -411,7 +411,6 @@ static is_status try_once(completing *c, const char *prompt)
     if (st == INFERSCALE_OK && !is_hold_stopped(&c->a.hold))
         is_handle_answered(&c->a, is_planned_plan(planned), (const int32_t *)(const void *)c->a.told.data, c->a.told.len / sizeof(int32_t));
     if (st == INFERSCALE_OK && !prompt) {
-        is_handle_answered(&c->a, is_planned_plan(planned), (const int32_t *)(const void *)c->a.told.data, c->a.told.len / sizeof(int32_t));
         keep_placement(c, planned);
         keep_talk(c, planned, pending);
     }
