@@ -111,7 +111,7 @@ is_status is_llama_first_token(is_llama *e, struct llama_context *ctx)
 
 int is_seq_take(is_llama *e)
 {
-    for (int i = 0; i < (int)e->n_seqs - 1; i++)
+    for (int i = 0; i < (int)e->n_seqs - !e->streams; i++)
         if (!e->seq_used[i]) {
             e->seq_used[i] = true;
             return i;

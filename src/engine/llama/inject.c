@@ -5,7 +5,10 @@
  * live sequence's too, and the scratch tag is dropped: no row moves twice. Window layers get exactly the cells inside the
  * window of the last injected position.
  *
- * A long stretch goes in pieces, so that memory stays bounded whatever the context. They are large: a transposed V is loaded
+ * Where each sequence has a stream of its own there is no tagging: the blob then holds the whole sequence, with room in front for the
+ * cells that were computed before, which are read back and put there.
+ *
+ * A long stretch in a unified cache goes in pieces, so that memory stays bounded whatever the context. They are large: a transposed V is loaded
  * column by column (thousands of short copies a piece), which costs more than a buffer that fits the caches would save.
  * Measured on 42 MB: pieces of 32 MB written past the caches 16.4 ms in all, of 16 MB 19.5, of 16 MB through the caches 23. */
 #include "engine/llama/internal.h"
@@ -84,7 +87,8 @@ typedef struct is_stretch {
     uint32_t n_parts, n_spans;
     uint32_t pos, end;          /* positions [pos, end) of all of it */
     uint32_t from, to;          /* of this piece */
-    bool stream;
+    bool stream;                /* write past the caches */
+    bool whole;                 /* in one piece */
 } is_stretch;
 
 /* First position that a block holds: all, or those inside the window of the last one. */
@@ -107,14 +111,14 @@ static void fill_spans(is_stretch *s, uint32_t from)
     }
 }
 
-static is_status compose_block(is_llama *e, const is_block *b, is_stretch *s, uint8_t *dst, size_t *bytes)
+static is_status compose_block(is_llama *e, const is_layout *l, const is_block *b, is_stretch *s, uint32_t gap, uint8_t *dst, size_t *bytes)
 {
     uint8_t *rows_k[LAYERS_MAX], *rows_v[LAYERS_MAX];
     uint32_t first = first_cell(b, s->pos, s->end), from = first > s->from ? first : s->from, cells;
 
     if (from > s->to) from = s->to; /* this piece is outside the window */
     cells = s->to - from;
-    *bytes = is_block_frame(e->geometry, &e->layout, b, dst, from, cells, rows_k, rows_v);
+    *bytes = is_block_frame(e->geometry, l, b, dst, from - gap, gap + cells, rows_k, rows_v);
     if (cells == 0) return INFERSCALE_OK;
     fill_spans(s, from);
     for (uint32_t i = 0; i < b->n_k + b->n_v; i++) {
@@ -123,28 +127,29 @@ static is_status compose_block(is_llama *e, const is_block *b, is_stretch *s, ui
         uint8_t *rows = v ? rows_v[i - b->n_k] : rows_k[i];
         const is_plane *p = &e->geometry->planes[plane];
 
-        if (v && e->layout.v_trans)
-            IS_TRY(is_compose_plane_columns(s->spans, s->n_spans, e->rope, plane, IS_CODEC_F16, rows, cells, s->stream));
+        if (v && l->v_trans)
+            IS_TRY(is_compose_plane_columns(s->spans, s->n_spans, e->rope, plane, IS_CODEC_F16, rows + 2 * (size_t)gap, gap + cells,
+                                            s->stream));
         else
-            IS_TRY(is_compose_plane_rows(s->spans, s->n_spans, e->rope, plane, IS_CODEC_F16, rows, is_plane_width(p),
-                                         p->head_dim, s->stream));
+            IS_TRY(is_compose_plane_rows(s->spans, s->n_spans, e->rope, plane, IS_CODEC_F16,
+                                         rows + 2 * (size_t)gap * is_plane_width(p), is_plane_width(p), p->head_dim, s->stream));
     }
     return INFERSCALE_OK;
 }
 
-static is_status compose(is_llama *e, is_stretch *s, is_blob *b)
+static is_status compose(is_llama *e, const is_layout *l, is_stretch *s, uint32_t gap, is_blob *b)
 {
     size_t bytes = 8;
 
-    for (uint32_t i = 0; i < e->layout.n_blocks; i++)
-        bytes += is_block_bytes(e->geometry, &e->layout, &e->layout.block[i], s->to - s->from);
+    for (uint32_t i = 0; i < l->n_blocks; i++) bytes += is_block_bytes(e->geometry, l, &l->block[i], gap + s->to - s->from);
     if (!is_blob_reserve(b, bytes)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a composition of %zu bytes", bytes);
     b->len = is_blob_head(b->bytes);
-    for (uint32_t i = 0; i < e->layout.n_blocks; i++) {
-        IS_TRY(compose_block(e, &e->layout.block[i], s, b->bytes + b->len, &bytes));
+    for (uint32_t i = 0; i < l->n_blocks; i++) {
+        IS_TRY(compose_block(e, l, &l->block[i], s, gap, b->bytes + b->len, &bytes));
         b->len += bytes;
     }
     b->to = s->to;
+    b->gap = gap;
     return INFERSCALE_OK;
 }
 
@@ -169,6 +174,66 @@ static uint32_t piece_tokens(const is_llama *e)
     uint64_t row = is_geometry_width(e->geometry) * 2, n = PIECE_BYTES / (row ? row : 1);
 
     return n < PIECE_TOKENS_MIN ? PIECE_TOKENS_MIN : n > e->n_ctx ? e->n_ctx : (uint32_t)n;
+}
+
+bool is_seq_save(is_llama *e, int seq, uint8_t **bytes, size_t *n)
+{
+    *n = is_shim_state_size(e->serve, seq);
+    *bytes = *n ? is_malloc(*n) : NULL;
+    if (*bytes && is_shim_state_get(e->serve, *bytes, *n, seq) == *n) return true;
+    is_free(*bytes);
+    *bytes = NULL;
+    return false;
+}
+
+bool is_seq_load(is_llama *e, int seq, const uint8_t *bytes, size_t n)
+{
+    return is_shim_state_set(e->serve, bytes, n, seq) == n;
+}
+
+/* The cells that the sequence holds become the first of the blob. Streams have one block. */
+static is_status fill_gap(is_llama *e, int seq, const is_blob *b, uint32_t n_cells)
+{
+    const is_layout *l = &e->layout;
+    const is_block *block = &l->block[0];
+    uint8_t *rows_k[LAYERS_MAX], *rows_v[LAYERS_MAX], *state, *from;
+    size_t len, meta = 8 + 4 + 4 * (size_t)l->n_streams, head = 8 + 4 + 4 * ((size_t)seq + 1);
+    uint32_t n = 0;
+
+    if (b->gap == 0) return INFERSCALE_OK;
+    if (!is_seq_save(e, seq, &state, &len)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %u cells of a sequence", b->gap);
+    if (len == is_block_bytes(e->geometry, l, block, b->gap) + 8) memcpy(&n, state + head - 4, 4);
+    if (n != b->gap) {
+        is_free(state);
+        return is_fail(INFERSCALE_E_ENGINE, "a sequence holds %u cells where %u were computed; run 'inferscale doctor'", n, b->gap);
+    }
+    is_block_frame(e->geometry, l, block, b->bytes + 8, 0, n_cells, rows_k, rows_v);
+    memcpy(b->bytes + meta, state + head, (size_t)n * 12); /* their positions, in whatever order they lie */
+    from = state + head + (size_t)n * 12 + 8;
+    for (uint32_t i = 0; i < block->n_k + block->n_v; i++) {
+        bool v = i >= block->n_k;
+        size_t width = is_plane_width(&e->geometry->planes[v ? block->v[i - block->n_k] : block->k[i]]);
+        uint8_t *to = v ? rows_v[i - block->n_k] : rows_k[i];
+
+        from += 12;
+        if (!v || !l->v_trans) memcpy(to, from, 2 * width * n);
+        else for (size_t d = 0; d < width; d++) memcpy(to + 2 * d * n_cells, from + 2 * d * n, 2 * (size_t)n);
+        from += 2 * width * n;
+    }
+    is_free(state);
+    return INFERSCALE_OK;
+}
+
+/* All of the sequence at once: loading replaces what a stream holds. */
+static is_status inject_stream(is_llama *e, int seq, const is_stretch *s, const is_blob *b, is_run_stats *stats)
+{
+    double t0 = is_now_ms();
+
+    IS_TRY(fill_gap(e, seq, b, b->gap + s->end - s->pos));
+    IS_TRY(load(e, e->serve, seq, b, s->end - s->pos));
+    stats->inject_ms += is_now_ms() - t0;
+    stats->tokens_injected += s->end - s->pos;
+    return INFERSCALE_OK;
 }
 
 /* The piece [s->from, s->to), composed, into the sequence. */
@@ -201,6 +266,7 @@ static uint32_t piece_end(const is_llama *e, const is_stretch *s)
 {
     uint32_t step = piece_tokens(e);
 
+    if (s->whole) return s->end;
     return s->end - s->from > step + step / 2 ? s->from + step : s->end; /* no small rest */
 }
 
@@ -210,9 +276,10 @@ is_status is_inject_ahead(is_llama *e, const is_part *parts, uint32_t n, is_blob
     is_status st;
 
     IS_TRY(stretch_new(e, parts, n, parts[0].pos, &s));
+    s.whole = e->streams;
     s.to = piece_end(e, &s);
     *ahead = blob_take(e);
-    st = compose(e, &s, ahead);
+    st = compose(e, &e->layout, &s, e->streams ? s.pos : 0, ahead);
     is_free(s.spans);
     if (st != INFERSCALE_OK) is_blob_give(e, ahead);
     return st;
@@ -221,12 +288,15 @@ is_status is_inject_ahead(is_llama *e, const is_part *parts, uint32_t n, is_blob
 is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_part *parts, uint32_t n, uint32_t pos, is_blob *ahead,
                     is_run_stats *stats)
 {
+    const bool streams = ctx == e->serve && e->streams;
+    const uint32_t gap = streams && llama_memory_seq_pos_max(llama_get_memory(ctx), seq) >= 0 ? pos : 0;
     is_stretch s;
     is_status st;
 
     IS_TRY(stretch_new(e, parts, n, pos, &s));
+    s.whole = streams;
     for (st = INFERSCALE_OK; s.from < s.end && st == INFERSCALE_OK; s.from = s.to) {
-        const is_blob *b = ahead && ahead->len && s.from == pos ? ahead : &e->blob;
+        const is_blob *b = ahead && ahead->len && s.from == pos && ahead->gap == gap ? ahead : &e->blob;
         double t0 = is_now_ms();
 
         if (is_llama_abort(e)) {
@@ -234,9 +304,9 @@ is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_pa
             break;
         }
         s.to = b == ahead ? ahead->to : piece_end(e, &s);
-        if (b == &e->blob) st = compose(e, &s, &e->blob);
+        if (b == &e->blob) st = compose(e, ctx == e->serve ? &e->layout : &e->layout_capture, &s, gap, &e->blob);
         if (b == &e->blob) stats->compose_ms += is_now_ms() - t0;
-        if (st == INFERSCALE_OK) st = inject_piece(e, ctx, seq, &s, b, stats);
+        if (st == INFERSCALE_OK) st = streams ? inject_stream(e, seq, &s, b, stats) : inject_piece(e, ctx, seq, &s, b, stats);
     }
     is_free(s.spans);
     return st;

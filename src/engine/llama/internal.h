@@ -49,6 +49,7 @@ typedef struct is_layout {
     uint32_t n_blocks;
     is_block block[2];
     bool v_trans;
+    uint32_t n_streams;      /* 1 = unified */
 } is_layout;
 
 /* An exact prefix: tokens whose KV was computed here, in this order, at positions 0 ..., with nothing injected. */
@@ -67,6 +68,7 @@ typedef struct is_blob {
     uint8_t *bytes;          /* NULL = none */
     size_t cap, len;         /* len 0 = nothing is composed */
     uint32_t to;             /* it holds the positions up to here */
+    uint32_t gap;            /* its first cells, to be filled with what the sequence holds already */
 } is_blob;
 
 typedef struct is_count { int32_t token; uint32_t n; } is_count;
@@ -88,7 +90,7 @@ struct is_run {
     uint32_t pos;            /* position of the next token */
     float *logits;           /* [n_vocab] of the last token */
     bool has_logits, broken; /* broken: a failed extend could not be undone */
-    bool injected;           /* something stored is in it */
+    bool begun;              /* it had its first step, and is in the engine's list */
     int prefix;              /* index of the prefix it shares cells with; -1 = none */
     is_sampler *sampler;
 
@@ -108,6 +110,9 @@ struct is_run {
     is_run_stats stats;
 
     /* of the step under way */
+    uint64_t stepped_at;     /* for the choice of who is put aside */
+    uint8_t *aside;          /* its state while it has no stream: [n_aside]; NULL = it has, or never had */
+    size_t n_aside;
     uint32_t chunk, last;    /* tokens that it runs, and where the last of them stands in the batch */
     bool moved;              /* something was injected */
     is_status waited;        /* why it could do nothing; OK = it could */
@@ -128,14 +133,16 @@ typedef struct is_llama {
 
     is_geometry *geometry;                 /* NULL = not known or not usable */
     is_rope *rope;
-    is_layout layout;
+    is_layout layout;                      /* of the serving context */
+    is_layout layout_capture;              /* of the other, which is unified: the same blocks, borrowed */
     is_chat_format chat;
 
     is_blob blob;                          /* composition buffer of what is done alone */
     pthread_mutex_t blobs_lock;
     is_blob spare[BLOBS_MAX];              /* those of runs, for the next; under blobs_lock */
 
-    uint32_t n_seqs, n_parallel;           /* of the serving context; its last sequence is scratch */
+    bool streams;                          /* each sequence of the serving context has cells of its own; else one pool for all */
+    uint32_t n_seqs, n_parallel;           /* of the serving context; its last sequence is scratch if it is unified */
     bool seq_used[SERVE_SEQS_MAX];
     is_prefix prefixes[PREFIX_MAX];
     uint64_t clock;                        /* LRU time */
@@ -192,7 +199,7 @@ const is_chat_format *is_llama_chat(void *impl);
 /* A context of this engine's model. NULL on failure (no sentence). tap: the eval callback's state or NULL. whole: window layers
  * keep every row, not only the window's. */
 struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, bool flash_attention,
-                                       bool whole, struct is_tap *tap);
+                                       bool whole, bool streams, struct is_tap *tap);
 /* Marks the model as one that cannot be injected, for this reason. */
 void is_llama_refuse(is_llama *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -270,6 +277,9 @@ is_status is_inject(is_llama *e, struct llama_context *ctx, int seq, const is_pa
 /* Composes the first piece of the same parts, which is_inject then takes from `ahead`. Any thread. E_NOMEM. */
 is_status is_inject_ahead(is_llama *e, const is_part *parts, uint32_t n, is_blob *ahead);
 void is_blob_give(is_llama *e, is_blob *b);               /* for others to use; b is empty then. Any thread */
+/* The whole of a sequence into or out of memory. false = it cannot be had; *bytes is then NULL. */
+bool is_seq_save(is_llama *e, int seq, uint8_t **bytes, size_t *n);
+bool is_seq_load(is_llama *e, int seq, const uint8_t *bytes, size_t n);
 is_status is_part_check(is_llama *e, const is_part *p);   /* segment fits part and model */
 /* A blob of n cells at positions 0 ... with zero rows, for measuring. *out: is_free. */
 is_status is_blob_zero(is_llama *e, const is_layout *l, uint32_t n, uint8_t **out, size_t *len);

@@ -2,7 +2,7 @@
  *
  *   u32 magic, i32 sequence
  *   per KV cache (window models: full layers, then window layers)
- *     u32 streams (1), u32 cells; nothing more if cells = 0
+ *     u32 streams (1 = unified), per stream u32 cells; nothing more of a stream if cells = 0
  *     per cell: i32 position, u32 1, i32 sequence
  *     u32 v_trans, u32 layers
  *     per layer K: i32 type, u64 row bytes, rows
@@ -38,9 +38,8 @@ size_t is_blob_head(uint8_t *dst)
 
 size_t is_block_bytes(const is_geometry *g, const is_layout *l, const is_block *b, uint32_t n_cells)
 {
-    size_t bytes = 8;
+    size_t bytes = 4 + 4 * (size_t)l->n_streams;
 
-    (void)l;
     if (n_cells == 0) return bytes;
     bytes += (size_t)n_cells * CELL_BYTES + 8;
     for (uint32_t i = 0; i < b->n_k; i++) bytes += PLANE_HEAD + (size_t)n_cells * is_plane_width(&g->planes[b->k[i]]) * 2;
@@ -62,8 +61,10 @@ static uint8_t *plane_head(uint8_t *p, const is_plane *plane, bool transposed)
 size_t is_block_frame(const is_geometry *g, const is_layout *l, const is_block *b, uint8_t *dst, uint32_t pos, uint32_t n,
                       uint8_t **rows_k, uint8_t **rows_v)
 {
-    uint8_t *p = put_u32(put_u32(dst, 1), n);
+    uint8_t *p = put_u32(dst, l->n_streams);
 
+    for (uint32_t i = 1; i < l->n_streams; i++) p = put_u32(p, 0); /* other streams hold nothing; which is whose does not matter */
+    p = put_u32(p, n);
     if (n == 0) return (size_t)(p - dst);
     for (uint32_t i = 0; i < n; i++) p = put_u32(put_u32(put_u32(p, pos + i), 1), 0);
     p = put_u32(put_u32(p, l->v_trans), b->n_k);
@@ -116,14 +117,15 @@ static bool same_framing(const is_geometry *g, const is_layout *l, const uint8_t
     if (len != want || get_u32(state) != (uint32_t)MAGIC) return false;
     for (uint32_t i = 0; i < l->n_blocks && ok; i++) {
         const is_block *b = &l->block[i];
-        size_t bytes = is_block_bytes(g, l, b, n), off = 8 + (size_t)n * CELL_BYTES + 8;
+        size_t bytes = is_block_bytes(g, l, b, n), head = 4 + 4 * (size_t)l->n_streams, off = head + (size_t)n * CELL_BYTES + 8;
         uint8_t *mine = is_calloc(1, bytes);
 
         if (!mine) return false;
         is_block_frame(g, l, b, mine, 0, n, NULL, NULL);
         /* Everything but the rows and the cells' sequence ids must be byte-equal. */
-        ok = memcmp(mine, state + at, 8) == 0 && memcmp(mine + off - 8, state + at + off - 8, 8) == 0;
-        for (uint32_t c = 0; c < n && ok; c++) ok = memcmp(mine + 8 + c * CELL_BYTES, state + at + 8 + c * CELL_BYTES, 8) == 0;
+        ok = memcmp(mine, state + at, head) == 0 && memcmp(mine + off - 8, state + at + off - 8, 8) == 0;
+        for (uint32_t c = 0; c < n && ok; c++)
+            ok = memcmp(mine + head + c * CELL_BYTES, state + at + head + c * CELL_BYTES, 8) == 0;
         for (uint32_t k = 0; k < b->n_k + b->n_v && ok; k++) {
             const is_plane *p = &g->planes[k < b->n_k ? b->k[k] : b->v[k - b->n_k]];
 
@@ -140,18 +142,19 @@ static bool same_framing(const is_geometry *g, const is_layout *l, const uint8_t
 static uint8_t *sample_state(is_llama *e, struct llama_context *ctx, uint32_t n, size_t *len)
 {
     int32_t tokens[8];
+    int seq = (int)llama_n_seq_max(ctx) - 1; /* the last stream, if each has its own */
     uint8_t *state = NULL;
 
     for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)((3 * i + 1) % e->n_vocab);
-    if (is_llama_decode(e, ctx, SEQ_SCRATCH, tokens, n, 0, 0, false) == INFERSCALE_OK) {
-        *len = is_shim_state_size(ctx, SEQ_SCRATCH);
+    if (is_llama_decode(e, ctx, seq, tokens, n, 0, 0, false) == INFERSCALE_OK) {
+        *len = is_shim_state_size(ctx, seq);
         state = *len ? is_malloc(*len) : NULL;
-        if (state && is_shim_state_get(ctx, state, *len, SEQ_SCRATCH) != *len) {
+        if (state && is_shim_state_get(ctx, state, *len, seq) != *len) {
             is_free(state);
             state = NULL;
         }
     }
-    llama_memory_seq_rm(llama_get_memory(ctx), SEQ_SCRATCH, -1, -1);
+    llama_memory_seq_rm(llama_get_memory(ctx), seq, -1, -1);
     return state;
 }
 
@@ -163,6 +166,7 @@ is_status is_layout_find(is_llama *e, struct llama_context *ctx, is_layout *out)
     uint8_t *state = sample_state(e, ctx, N, &len);
 
     memset(out, 0, sizeof *out);
+    out->n_streams = ctx == e->serve && e->streams ? llama_n_seq_max(ctx) : 1;
     if (!state) return is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state cannot be read (%s)", is_llama_last_error());
     memory = fill_block(e->geometry, false, &out->block[0]) && fill_block(e->geometry, true, &out->block[1]);
     /* The framing says for itself whether V is transposed and whether there is a second block. */

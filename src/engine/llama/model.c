@@ -10,7 +10,7 @@
 #define IS_LLAMA_FROM ""
 #endif
 
-enum { N_CTX_DEFAULT = 8192, N_BATCH_MAX = 2048 };
+enum { N_CTX_DEFAULT = 8192, N_BATCH_MAX = 2048, STREAMS_MORE = 1 };
 
 void is_llama_refuse(is_llama *e, const char *fmt, ...)
 {
@@ -30,7 +30,7 @@ void is_llama_refuse(is_llama *e, const char *fmt, ...)
 }
 
 struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, bool flash_attention,
-                                       bool whole, is_tap *tap)
+                                       bool whole, bool streams, is_tap *tap)
 {
     struct llama_context_params p = llama_context_default_params();
     struct llama_context *ctx;
@@ -43,7 +43,7 @@ struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_s
     p.n_threads = p.n_threads_batch = (int32_t)e->info.n_threads;
     p.flash_attn_type = flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.type_k = p.type_v = GGML_TYPE_F16; /* a quantised K cache is rotated by a Hadamard matrix as well */
-    p.kv_unified = true;
+    p.kv_unified = !streams;
     p.swa_full = whole;
     p.offload_kqv = false;
     p.abort_callback = is_llama_abort;
@@ -197,6 +197,8 @@ static is_status learn(is_llama *e)
     st = is_probe(e, &e->geometry);
     if (st == INFERSCALE_OK) st = make_tap_table(e);
     if (st == INFERSCALE_OK) st = is_layout_find(e, e->serve, &e->layout);
+    e->layout_capture = e->layout;
+    e->layout_capture.n_streams = 1;
     if (st == INFERSCALE_OK) st = is_rope_new(e->geometry, e->n_ctx, &e->rope);
     if (st != INFERSCALE_E_UNSUPPORTED) return st;
     is_llama_refuse(e, "%s", is_error());
@@ -204,21 +206,27 @@ static is_status learn(is_llama *e)
     return INFERSCALE_OK;
 }
 
+/* Cells of the serving context. libllama gives each stream as many, in steps of 256. */
+static uint32_t serve_cells(const is_llama *e)
+{
+    return e->streams ? (e->n_ctx + 255) / 256 * 256 * e->n_seqs : e->n_ctx * e->n_parallel;
+}
+
 /* The two contexts. Flash attention is measured with contexts of its own, which needs the geometry: so on an AUTO without a
  * kept measurement the model is probed with it on first, and the contexts are made again if off is faster. */
 static is_status make_contexts(is_llama *e, bool fa)
 {
-    e->serve = is_llama_context(e, e->n_ctx * e->n_parallel, e->n_seqs, e->n_batch, fa, false, NULL);
+    e->serve = is_llama_context(e, serve_cells(e), e->n_seqs, e->n_batch, fa, false, e->streams, NULL);
     if (!e->serve && fa) { /* some architectures have no flash attention */
         fa = false;
-        e->serve = is_llama_context(e, e->n_ctx * e->n_parallel, e->n_seqs, e->n_batch, fa, false, NULL);
+        e->serve = is_llama_context(e, serve_cells(e), e->n_seqs, e->n_batch, fa, false, e->streams, NULL);
     }
     if (!e->serve) return no_context(e);
     e->info.flash_attention = fa;
     IS_TRY(is_llama_first_token(e, e->serve));
     if (kind_refused(e)) return INFERSCALE_OK;
     /* Whole: a prefix that spans go on from, one after the other, must not lose the rows that the next one sees. */
-    e->capture = is_llama_context(e, e->n_ctx, SEQ_MAX, UBATCH, fa, true, e->tap);
+    e->capture = is_llama_context(e, e->n_ctx, SEQ_MAX, UBATCH, fa, true, false, e->tap);
     return e->capture ? INFERSCALE_OK : no_context(e);
 }
 
@@ -235,6 +243,9 @@ static is_status bring_up(is_llama *e, const is_engine_opts *o)
     bool fa = o->flash_attention != INFERSCALE_FA_OFF;
 
     e->no_partial_memory = llama_model_is_recurrent(e->model) || llama_model_is_hybrid(e->model);
+    /* Window layers and recurrent state do not come out and in as whole sequences: there all share one pool. */
+    e->streams = e->n_parallel > 1 && !e->no_partial_memory && llama_model_n_swa(e->model) <= 0;
+    e->n_seqs = e->streams ? e->n_parallel + STREAMS_MORE : e->n_parallel > 8 ? 2 * e->n_parallel + 16 : 32;
     e->n_batch = e->n_ctx < N_BATCH_MAX ? e->n_ctx : N_BATCH_MAX;
     IS_TRY(make_batch(e));
     make_pool(e);
@@ -284,7 +295,6 @@ is_status is_llama_open(const is_engine_opts *o, void **impl)
     pthread_mutex_init(&e->blobs_lock, NULL);
     e->n_parallel = o->n_parallel ? o->n_parallel : IS_PARALLEL_DEFAULT;
     if (e->n_parallel > IS_PARALLEL_MAX) e->n_parallel = IS_PARALLEL_MAX;
-    e->n_seqs = e->n_parallel > 8 ? 2 * e->n_parallel + 16 : 32;
     for (int i = 0; i < PREFIX_MAX; i++) e->prefixes[i].seq = -1;
     e->path = is_strdup(o->model_path);
     e->cache_dir = is_strdup(o->cache_dir);

@@ -37,22 +37,11 @@ static uint32_t usable(const is_llama *e, const is_prefix *p, uint32_t n)
     return low == 0 || (window > 0 && low <= (llama_pos)n - window) ? n : 0;
 }
 
-static void park(is_llama *e, is_prefix *p)
+static void drop_oldest_parked(is_llama *e)
 {
-    size_t len = is_shim_state_size(e->serve, p->seq);
-    uint8_t *bytes = len ? is_malloc(len) : NULL;
     is_prefix *oldest = NULL;
     uint32_t parked = 0;
 
-    if (!bytes || is_shim_state_get(e->serve, bytes, len, p->seq) != len) {
-        is_free(bytes);
-        drop(e, p);
-        return;
-    }
-    is_seq_drop(e, p->seq);
-    p->seq = -1;
-    p->bytes = bytes;
-    p->n_bytes = len;
     for (int i = 0; i < PREFIX_MAX; i++) {
         is_prefix *q = &e->prefixes[i];
 
@@ -61,6 +50,17 @@ static void park(is_llama *e, is_prefix *p)
         if (!oldest || q->used_at < oldest->used_at) oldest = q;
     }
     if (parked > PARKED_MAX) drop(e, oldest);
+}
+
+static void park(is_llama *e, is_prefix *p)
+{
+    if (!is_seq_save(e, p->seq, &p->bytes, &p->n_bytes)) {
+        drop(e, p);
+        return;
+    }
+    is_seq_drop(e, p->seq);
+    p->seq = -1;
+    drop_oldest_parked(e);
 }
 
 static bool unpark(is_llama *e, is_prefix *p)
@@ -92,6 +92,29 @@ static void park_idle(is_llama *e, int used)
     }
 }
 
+/* Where sequences have streams of their own cells are not shared: every prefix is parked, and a hit copies it. */
+static void find_parked(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uint32_t *len)
+{
+    is_prefix *best = NULL;
+
+    for (int i = 0; i < PREFIX_MAX && n > 0; i++) {
+        is_prefix *p = &e->prefixes[i];
+        uint32_t m = p->tokens ? common(p, tokens, n) : 0;
+
+        if (m && (m == p->n || m > p->n / 2) && m > *len) {
+            best = p;
+            *len = m;
+        }
+    }
+    if (!best) return;
+    best->used_at = ++e->clock;
+    if (is_seq_load(e, seq, best->bytes, best->n_bytes) &&
+        (*len == best->n || llama_memory_seq_rm(llama_get_memory(e->serve), seq, (llama_pos)*len, -1)))
+        return;
+    llama_memory_seq_rm(llama_get_memory(e->serve), seq, -1, -1);
+    *len = 0;
+}
+
 void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uint32_t *len, int *index)
 {
     int best = -1;
@@ -99,6 +122,10 @@ void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uin
 
     *len = 0;
     *index = -1;
+    if (e->streams) {
+        find_parked(e, tokens, n, seq, len);
+        return;
+    }
     for (int i = 0; i < PREFIX_MAX && n > 0; i++) {
         is_prefix *p = &e->prefixes[i];
         uint32_t m = p->tokens ? common(p, tokens, n) : 0;
@@ -125,6 +152,21 @@ void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uin
     *index = best;
 }
 
+static void keep_parked(is_llama *e, is_prefix *slot, const int32_t *tokens, uint32_t n, int seq)
+{
+    slot->tokens = is_malloc(n * sizeof *tokens);
+    if (!slot->tokens || !is_seq_save(e, seq, &slot->bytes, &slot->n_bytes)) {
+        is_free(slot->tokens);
+        slot->tokens = NULL;
+        return;
+    }
+    memcpy(slot->tokens, tokens, n * sizeof *tokens);
+    slot->n = n;
+    slot->seq = -1;
+    slot->used_at = ++e->clock;
+    drop_oldest_parked(e);
+}
+
 void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int *index)
 {
     is_prefix *slot = NULL;
@@ -143,6 +185,10 @@ void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int
         }
         if (!slot) return;
         drop(e, slot);
+    }
+    if (e->streams) {
+        keep_parked(e, slot, tokens, n, seq);
+        return;
     }
     own = is_seq_take(e);
     if (own < 0) return;

@@ -274,7 +274,7 @@ static struct llama_context *probe_context(is_llama *e)
     int32_t window = llama_model_n_swa(e->model);
 
     if (window <= 0) return e->capture;
-    return is_llama_context(e, (uint32_t)window + UBATCH + 1024, 1, UBATCH, e->info.flash_attention, false, e->tap);
+    return is_llama_context(e, (uint32_t)window + UBATCH + 1024, 1, UBATCH, e->info.flash_attention, false, false, e->tap);
 }
 
 is_status is_probe(is_llama *e, is_geometry **out)

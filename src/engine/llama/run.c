@@ -212,6 +212,7 @@ void is_llama_undo(void *impl, is_run *run)
 
     if (run->seq >= 0) {
         if (!llama_memory_seq_rm(mem, run->seq, n, -1)) run->broken = true;
+        if (llama_memory_seq_pos_max(mem, run->seq) != n - 1) run->broken = true; /* a failed injection emptied it */
         low = llama_memory_seq_pos_min(mem, run->seq);
         if (window > 0 && low > 0 && low > n - window) run->broken = true;
     }
@@ -237,8 +238,9 @@ void is_llama_finish(void *impl, is_run *run)
     is_llama *e = impl;
 
     if (!run) return;
-    if (run->seq >= 0) {
+    if (run->begun) {
         unlink_run(e, run);
+        is_free(run->aside);
         if (run->prefix >= 0) e->prefixes[run->prefix].n_runs--;
         is_seq_drop(e, run->seq);
     }

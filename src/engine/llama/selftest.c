@@ -42,6 +42,7 @@ static void selftest_key(const is_llama *e, uint8_t key[IS_HASH_BYTES])
     is_hash_field(h, llama_version(), strlen(llama_version()));
     is_hash_u64(h, e->info.flash_attention);
     is_hash_u64(h, e->n_ctx);
+    is_hash_u64(h, e->streams ? e->n_seqs : 0);
     is_hash_u64(h, e->info.n_threads);
     is_hash_u64(h, (uint64_t)is_cpu_simd());
     is_hash_end(h, key);
@@ -165,7 +166,7 @@ static is_status test_layout(is_trial *t)
     is_part p = { .role = IS_ROLE_FACT, .source = IS_SRC_STORED, .tokens = t->tokens, .n_tokens = BLOCK,
                  .segment = t->segment };
     is_run_stats s = { 0 };
-    int seq = is_seq_take(e);
+    int seq = e->streams ? (int)e->n_seqs - 1 : is_seq_take(e); /* the stream whose framing ours is */
     is_status st = seq < 0 ? is_fail(INFERSCALE_E_BUSY, "no free sequence for the self-test") : is_inject(e, e->serve, seq, &p, 1, 3, NULL, &s);
     size_t len = st == INFERSCALE_OK ? is_shim_state_size(e->serve, seq) : 0;
     uint8_t *back = len ? is_malloc(len) : NULL;

@@ -23,16 +23,56 @@ static void fail_lane(is_lane *l, is_status st)
     l->run->chunk = 0;
 }
 
+static bool is_in_step(const is_llama *e, const is_run *run)
+{
+    for (size_t i = 0; i < e->n_lanes; i++)
+        if (e->lanes[i].run == run) return true;
+    return false;
+}
+
+/* The run that has not been in a step for longest, and is not in this one, gives its stream; its state waits in memory. */
+static bool put_one_aside(is_llama *e)
+{
+    is_run *oldest = NULL;
+
+    for (is_run *r = e->runs; r; r = r->next)
+        if (r->seq >= 0 && !is_in_step(e, r) && (!oldest || r->stepped_at < oldest->stepped_at)) oldest = r;
+    if (!e->streams || !oldest || !is_seq_save(e, oldest->seq, &oldest->aside, &oldest->n_aside)) return false;
+    is_seq_drop(e, oldest->seq);
+    oldest->seq = -1;
+    return true;
+}
+
+static is_status take_sequence(is_llama *e, is_run *run)
+{
+    run->seq = is_seq_take(e);
+    while (run->seq < 0 && (is_prefix_evict(e, -1) || put_one_aside(e))) run->seq = is_seq_take(e);
+    if (run->seq < 0) return is_fail(INFERSCALE_E_BUSY, "all %u sequences of the engine are in use; end other conversations", e->n_seqs);
+    return INFERSCALE_OK;
+}
+
+/* A run that was put aside comes back. */
+static is_status come_back(is_llama *e, is_run *run)
+{
+    IS_TRY(take_sequence(e, run));
+    if (!is_seq_load(e, run->seq, run->aside, run->n_aside)) {
+        is_seq_drop(e, run->seq);
+        run->seq = -1;
+        return is_fail(INFERSCALE_E_ENGINE, "a run's state could not be put back (%s); start it again", is_llama_last_error());
+    }
+    is_free(run->aside);
+    run->aside = NULL;
+    return INFERSCALE_OK;
+}
+
 /* A sequence, and the longest exact prefix that is there. E_BUSY. */
 static is_status first_step(is_llama *e, is_run *run)
 {
     double t0 = is_now_ms();
     uint32_t hit = 0, whole = run->plan->n_tokens;
 
-    run->seq = is_seq_take(e);
-    while (run->seq < 0 && is_prefix_evict(e, -1)) run->seq = is_seq_take(e);
-    if (run->seq < 0)
-        return is_fail(INFERSCALE_E_BUSY, "all %u sequences of the engine are in use; end other conversations", e->n_seqs - 1);
+    IS_TRY(take_sequence(e, run));
+    run->begun = true;
     run->next = e->runs;
     e->runs = run;
     if (!run->n_prefix) return INFERSCALE_OK;
@@ -64,7 +104,6 @@ static is_status provide_stored(is_llama *e, is_run *run)
         while (run->plan->parts[j].source == IS_SRC_STORED) n += run->plan->parts[j++].n_tokens;
         IS_TRY(is_inject(e, e->serve, run->seq, p, j - run->part, run->pos, &run->ahead, &run->stats));
         is_blob_give(e, &run->ahead);
-        run->injected = true;
         run->pos += n;
         run->part = j;
         run->moved = true;
@@ -96,7 +135,9 @@ static void prepare(is_llama *e, is_lane *l, size_t n_lanes)
     l->n_computed = 0;
     l->done = false;
     l->status = INFERSCALE_OK;
-    if (run->seq < 0) st = first_step(e, run);
+    run->stepped_at = ++e->clock;
+    if (run->aside) st = come_back(e, run);
+    else if (!run->begun) st = first_step(e, run);
     if (st == INFERSCALE_OK) st = provide_stored(e, run);
     if ((st == INFERSCALE_E_CONTEXT || st == INFERSCALE_E_BUSY) && n_lanes > 1) { /* perhaps when others have ended */
         run->waited = st;
@@ -128,10 +169,15 @@ static uint32_t add_tokens(is_llama *e, is_run *run, uint32_t n)
 
 static is_status decode(is_llama *e, is_lane *lanes, size_t n)
 {
+    is_run *by_seq[SERVE_SEQS_MAX] = { NULL };
     uint32_t tokens = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        is_run *run = lanes[i].run;
+    for (size_t i = 0; i < n; i++)
+        if (lanes[i].run->chunk) by_seq[lanes[i].run->seq] = lanes[i].run;
+    for (uint32_t s = 0; s < e->n_seqs; s++) { /* streams share a micro-batch only where they follow one another */
+        is_run *run = by_seq[s];
+
+        if (!run) continue;
 
         if (run->chunk > e->n_batch - tokens) run->chunk = e->n_batch - tokens;
         if (run->chunk) tokens = add_tokens(e, run, tokens);

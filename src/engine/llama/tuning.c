@@ -57,7 +57,7 @@ static double time_suffix(is_llama *e, struct llama_context *ctx, uint32_t cells
 static double measure(is_llama *e, bool fa)
 {
     uint32_t n_ctx = e->n_ctx < 2 * CELLS ? e->n_ctx : CELLS + 512, cells = n_ctx < CELLS + 512 ? n_ctx / 2 : CELLS;
-    struct llama_context *ctx = is_llama_context(e, n_ctx, SEQ_MAX, UBATCH < n_ctx ? UBATCH : n_ctx, fa, false, NULL);
+    struct llama_context *ctx = is_llama_context(e, n_ctx, SEQ_MAX, UBATCH < n_ctx ? UBATCH : n_ctx, fa, false, false, NULL);
     double ms;
 
     if (!ctx) return -1;
