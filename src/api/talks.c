@@ -117,15 +117,23 @@ static bool holds_still(inferscale *is, const is_talk *t, const is_partition *no
                INFERSCALE_OK && holds;
 }
 
-is_talk *is_talks_take(inferscale *is, const is_partition *p, const uint8_t key[IS_HASH_BYTES])
+/* The talk with this name, unlinked; NULL = there is none. */
+static is_talk *unlink_named(inferscale *is, int64_t partition, const uint8_t key[IS_HASH_BYTES])
 {
-    const int64_t id = p ? p->id : 0;
     is_talk **at, *t;
 
-    pthread_mutex_lock(&is->talks->lock);
-    for (at = &is->talks->first; *at && ((*at)->p.id != id || memcmp((*at)->key, key, IS_HASH_BYTES) != 0); at = &(*at)->next) continue;
+    for (at = &is->talks->first; *at && ((*at)->p.id != partition || memcmp((*at)->key, key, IS_HASH_BYTES) != 0); at = &(*at)->next) continue;
     t = *at;
     if (t) *at = t->next;
+    return t;
+}
+
+is_talk *is_talks_take(inferscale *is, const is_partition *p, const uint8_t key[IS_HASH_BYTES])
+{
+    is_talk *t;
+
+    pthread_mutex_lock(&is->talks->lock);
+    t = unlink_named(is, p ? p->id : 0, key);
     pthread_mutex_unlock(&is->talks->lock);
     if (!t || !p || holds_still(is, t, p)) return t;
     is_talk_end(is, t);
@@ -135,7 +143,7 @@ is_talk *is_talks_take(inferscale *is, const is_partition *p, const uint8_t key[
 /* What is more than may be kept, unlinked. */
 static is_talk *too_many(inferscale *is)
 {
-    const uint64_t most = is_engine_describe(is->engine)->n_ctx / 2;
+    const uint64_t most = is_engine_describe(is->engine)->n_ctx; /* every token that is kept costs all others a little */
     uint64_t tokens = 0;
     is_talk **at = &is->talks->first, *rest;
     int n = 0;
@@ -148,7 +156,7 @@ static is_talk *too_many(inferscale *is)
 
 void is_talks_keep(inferscale *is, is_talk *t, const is_hold *hold)
 {
-    is_talk *gone;
+    is_talk *gone, *same = NULL;
 
     /* Who forgets stops the holds first and then looks here: with the lock held it is one or the other. */
     pthread_mutex_lock(&is->talks->lock);
@@ -156,12 +164,14 @@ void is_talks_keep(inferscale *is, is_talk *t, const is_hold *hold)
         t->next = NULL;
         gone = t;
     } else {
+        same = unlink_named(is, t->p.id, t->key);
         t->next = is->talks->first;
         is->talks->first = t;
         gone = too_many(is);
     }
     pthread_mutex_unlock(&is->talks->lock);
     end_all(is, gone);
+    is_talk_end(is, same);
 }
 
 bool is_talks_evict(inferscale *is)

@@ -222,9 +222,9 @@ is_status is_bank_paged(is_bank *b, const is_partition *p, const uint8_t fingerp
 is_status is_bank_lay_page(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
                            const char *policy, is_page *page);
 
-/* Placements (design.md 1): the ordered fact versions that stood before a turn, keyed by the hash of the messages before it. A
+/* Placements (design.md 1): the ordered fact versions that stood before a turn, keyed by a hash of the messages up to the turn. A
  * change or forgetting of one of its facts removes it. put replaces; E_STALE if a fact is not current. get: E_NOTFOUND if there
- * is none; *facts is is_free'd. */
+ * is none; *facts is is_free'd. The newest 10,000 of a partition are kept. */
 is_status is_bank_put_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES],
                                 const uint8_t prefix[IS_HASH_BYTES], const is_dep *facts, size_t n);
 is_status is_bank_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES], const uint8_t prefix[IS_HASH_BYTES],

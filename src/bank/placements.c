@@ -6,6 +6,21 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+/* Of one partition as many are kept, the newest; now and then the others go. */
+enum { KEPT = 10000, TRIM_EVERY = 64 };
+
+static is_status trim(is_bank *b, const is_partition *p, int64_t newest)
+{
+    sql q;
+
+    if (newest % TRIM_EVERY) return INFERSCALE_OK;
+    q = sql_open(b, "DELETE FROM placements WHERE partition_id = ?1 AND id <= (SELECT id FROM placements WHERE partition_id = ?1"
+                 " ORDER BY id DESC LIMIT 1 OFFSET ?2)");
+    sql_i64(&q, p->id);
+    sql_i64(&q, KEPT);
+    return sql_run(&q, NULL);
+}
+
 static is_status replace(is_bank *b, const is_partition *p, const uint8_t *profile, const uint8_t *prefix, int64_t *id)
 {
     sql q = sql_open(b, "DELETE FROM placements WHERE partition_id = ?1 AND profile = ?2 AND prefix = ?3");
@@ -43,7 +58,7 @@ static is_status put(is_bank *b, const is_partition *p, const uint8_t *profile, 
         sql_i64(&q, (int64_t)i);
         IS_TRY(sql_run(&q, NULL));
     }
-    return INFERSCALE_OK;
+    return trim(b, p, id);
 }
 
 is_status is_bank_put_placement(is_bank *b, const is_partition *p, const uint8_t profile[IS_HASH_BYTES],
