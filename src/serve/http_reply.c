@@ -399,7 +399,8 @@ void is_stream_end(is_request *r)
 bool is_stream_event(is_request *r, json_t *v)
 {
     text t = { 0 };
-    bool ok = v && add_text("data: ", 6, &t) == 0 && json_dump_callback(v, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) == 0 &&
+    bool ok = v && add_text("data: ", 6, &t) == 0 &&
+              json_dump_callback(v, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) == 0 &&
               add_text("\n\n", 2, &t) == 0;
     json_decref(v);
     if (ok) ok = is_stream_write(r, t.p, t.n);
