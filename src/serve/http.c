@@ -112,15 +112,15 @@ static enum MHD_Result send_reply(is_request *r)
     if (r->conn) set_state(r->conn, CONN_SEND);
     pthread_mutex_unlock(&r->http->lock);
     pthread_mutex_lock(&r->lock);
-    if (r->response) {
-        /* A body that was refused ends the connection, however much of it came. */
-        if (r->close_after || r->swallowed || __atomic_load_n(&r->http->draining, __ATOMIC_RELAXED))
-            MHD_add_response_header(r->response, "Connection", "close");
-        ok = MHD_queue_response(r->con, (unsigned)r->status, r->response);
-        MHD_destroy_response(r->response);
-        r->response = NULL;
-    }
+    struct MHD_Response *m = r->response;
+    r->response = NULL;
     pthread_mutex_unlock(&r->lock);
+    if (!m) return MHD_NO; /* there was no memory even for an error */
+    /* A body that was refused ends the connection, however much of it came. */
+    if (r->close_after || r->swallowed || __atomic_load_n(&r->http->draining, __ATOMIC_RELAXED))
+        MHD_add_response_header(m, "Connection", "close");
+    ok = MHD_queue_response(r->con, (unsigned)r->status, m); /* without our lock: it has one that stands before ours */
+    MHD_destroy_response(m);
     return ok;
 }
 

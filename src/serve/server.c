@@ -33,7 +33,9 @@ void is_server_set_extra(const is_route *table) { extra = table; }
 
 /* ---- Stopping ------------------------------------------------------------------------------------------------------------ */
 
-static int wake_fd = -1;            /* eventfd of the server that runs; set before any signal is of interest */
+/* An eventfd, made once and never closed: a signal handler that has just read its number must not write to another file. */
+static int wake_fd = -1;
+static volatile int server_runs;    /* atomic */
 static volatile int stops;          /* how often it was asked to stop; atomic */
 
 /* Only what a signal handler may do. */
@@ -44,6 +46,14 @@ void is_server_stop(void)
     __atomic_add_fetch(&stops, 1, __ATOMIC_RELEASE);
     if (fd >= 0) (void)!write(fd, &one, sizeof one);
     errno = e;
+}
+
+static is_status make_wake(void)
+{
+    int fd = wake_fd >= 0 ? wake_fd : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) return is_fail_errno("no descriptor to be stopped by");
+    __atomic_store_n(&wake_fd, fd, __ATOMIC_RELEASE);
+    return INFERSCALE_OK;
 }
 
 static int stops_now(void) { return __atomic_load_n(&stops, __ATOMIC_ACQUIRE); }
@@ -176,13 +186,13 @@ static is_status serve(is_server *s, const is_route **tables, void (*on_ready)(v
 is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, const char *host, int port), void *ctx)
 {
     is_server s = { .config = config, .started = is_now_epoch() };
-    if (wake_fd >= 0) return is_fail(INFERSCALE_E_INVALID, "a server runs in this process already; stop it first");
-    json_object_seed(0);
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0) return is_fail_errno("no descriptor to be stopped by");
-    __atomic_store_n(&wake_fd, fd, __ATOMIC_RELEASE);
     const is_route *tables[sizeof faces / sizeof *faces + 1] = { 0 };
-    is_status st = serve(&s, tables, on_ready, ctx);
+    int none = 0;
+    if (!__atomic_compare_exchange_n(&server_runs, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return is_fail(INFERSCALE_E_INVALID, "a server runs in this process already; stop it first");
+    json_object_seed(0);
+    is_status st = make_wake();
+    if (st == INFERSCALE_OK) st = serve(&s, tables, on_ready, ctx);
     char why[1024];
     snprintf(why, sizeof why, "%s", is_error());
     is_http_stop(&s);
@@ -191,8 +201,7 @@ is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, con
     inferscale_close(s.is);
     is_keys_close(s.keys);
     is_metrics_free(s.metrics);
-    __atomic_store_n(&wake_fd, -1, __ATOMIC_RELEASE);
     __atomic_store_n(&stops, 0, __ATOMIC_RELEASE); /* here, not at the start: a signal that came early counts */
-    close(fd);
+    __atomic_store_n(&server_runs, 0, __ATOMIC_RELEASE);
     return st == INFERSCALE_OK ? st : is_fail(st, "%s", why);
 }

@@ -268,8 +268,8 @@ static bool chunks(input *in, serve_reply *r)
 
 const char *serve_head(const serve_reply *r, const char *name)
 {
-    static char buffers[4][4096];
-    static unsigned turn;
+    static _Thread_local char buffers[4][4096];
+    static _Thread_local unsigned turn;
     size_t n = strlen(name);
     for (const char *p = r->head; p && *p; p = strstr(p, "\r\n") ? strstr(p, "\r\n") + 2 : NULL) {
         if (strncasecmp(p, name, n) != 0 || p[n] != ':') continue;

@@ -53,7 +53,7 @@ typedef struct serve_reply {
 /* One request on a connection of its own. headers: lines with \r\n, or NULL; body NULL = none. */
 serve_reply serve_call(const serve_kit *k, const char *method, const char *target, const char *headers, const char *body);
 void serve_reply_free(serve_reply *r);
-/* A header of the reply, in one of 4 rotating static buffers; NULL = not there. */
+/* A header of the reply, in one of 4 rotating buffers of the thread; NULL = not there. */
 const char *serve_head(const serve_reply *r, const char *name);
 
 /* Piece by piece. Reads give up after 20 s. */
