@@ -73,6 +73,8 @@ static void messages_are_answered_as_json_rpc_has_it(void **state)
         { "[]", 200, IS_MCP_REQUEST },
         { "[{\"jsonrpc\": \"2.0\", \"method\": \"notifications/initialized\"}]", 202, 1 },
         { "7", 400, IS_MCP_PARSE },
+        { "{\"jsonrpc\": \"\xff\"}", 400, IS_MCP_PARSE },
+        { "\xff\xfe\xfd", 400, IS_MCP_PARSE },
         { "{\"jsonrpc\": \"2.0\", \"id\": 1, \"id\": 2, \"method\": \"ping\"}", 400, IS_MCP_PARSE },
         { "{\"jsonrpc\": \"2.0\", ", 400, IS_MCP_PARSE },
         { "{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\\u0000\"}", 400, IS_MCP_PARSE },

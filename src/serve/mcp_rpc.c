@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "exchange/json.h"
 #include "serve/mcp.h"
 
 enum { BATCH_MAX = 100 };
@@ -37,9 +38,10 @@ static json_t *reply(json_t *id, const char *member, json_t *what)
     return json_pack("{s:s,s:o,s:o}", "jsonrpc", "2.0", "id", id ? json_incref(id) : json_null(), member, what);
 }
 
+/* message: what it quotes may be no UTF-8, or cut within a character. */
 static json_t *error_for(json_t *id, int code, const char *message)
 {
-    return reply(id, "error", json_pack("{s:i,s:s}", "code", code, "message", message));
+    return reply(id, "error", json_pack("{s:i,s:o}", "code", code, "message", is_json_text(message)));
 }
 
 json_t *is_mcp_error(int code, const char *fmt, ...)

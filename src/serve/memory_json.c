@@ -1,4 +1,5 @@
 /* memory_json.c - a fact as Mem0 writes it. role, actor_id and immutable are kept in its metadata and come back beside it, as there. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,9 @@ bool is_memory_id(const char *s, int64_t *id)
 }
 
 double is_memory_score(const inferscale_item *t) { return t->score_dense > 1 ? 1 : t->score_dense > 0 ? t->score_dense : 0; }
+
+/* Six decimals: what is beyond them says nothing, and depends on how it is printed. */
+static double rounded(double v) { return round(v * 1e6) / 1e6; }
 
 static json_t *date(int64_t t)
 {
@@ -91,10 +95,10 @@ json_t *is_memory_json(const inferscale_item *t, unsigned with)
     json_object_set_new(o, "memory", json_string(t->text));
     set_hash(o, t->text);
     set_metadata(o, t->metadata);
-    if (with & IS_MEMORY_SCORE) json_object_set_new(o, "score", json_real(is_memory_score(t)));
+    if (with & IS_MEMORY_SCORE) json_object_set_new(o, "score", json_real(rounded(is_memory_score(t))));
     if (with & IS_MEMORY_EXPLAIN)
-        json_object_set_new(o, "score_details", json_pack("{s:f,s:f,s:f}", "fused", t->score, "words", t->score_lexical,
-                                                          "cosine", t->score_dense));
+        json_object_set_new(o, "score_details", json_pack("{s:f,s:f,s:f}", "fused", rounded(t->score), "words", rounded(t->score_lexical),
+                                                          "cosine", rounded(t->score_dense)));
     json_object_set_new(o, "created_at", date(t->event_time));
     json_object_set_new(o, "updated_at", date(t->write_time));
     if (t->expires) json_object_set_new(o, "expiration_date", last_day(t->expires));

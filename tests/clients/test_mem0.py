@@ -162,7 +162,16 @@ def _():
     for call in (lambda: client.create_memory_export(schema="{}"), lambda: client.get_summary(), lambda: client.feedback("1", "POSITIVE"),
                  lambda: client.get_profile(ANNA), lambda: client.get_profile_settings(), lambda: client.get_webhooks("1")):
         assert "not served here" in refused(call)
-    assert "extract" in refused(lambda: client.add("Infer this.", user_id=ANNA, infer=True))
+    assert "custom_instructions" in refused(lambda: client.add("Infer this.", user_id=ANNA, custom_instructions="Be brief."))
+
+
+@case("infer: what a model extracts is an event each, and remembered if it is an ADD; what it says that cannot be checked is not")
+def _():
+    r = client.add([{"role": "user", "content": "I moved to Graz last week."}], user_id="mem0-infer", infer=True, timestamp=1714521600)
+    added = [m for m in r["results"] if m["event"] == "ADD"]
+    assert all(m["event"] in ("ADD", "UPDATE", "DELETE", "NOOP") for m in r["results"]), r
+    assert len(client.get_all(filters={"user_id": "mem0-infer"})["results"]) == len(added), r
+    client.delete_all(user_id="mem0-infer")
 
 
 @case("the asynchronous client, fifty at a time: no memory is lost or another's")
