@@ -368,11 +368,6 @@ static void what_is_wrong_is_named(void **state)
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"timestamp\": 1e300}", 400, "timestamp" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"expiration_date\": \"soon\"}", 400, "expiration_date" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"infer\": true}", 400, "infer" },
-<<<<<<< Updated upstream
-=======
-        { "POST", "/memories", "{\"user_id\": \"a\", \"messages\": [], \"infer\": true}", 400, "messages" },
-        { "POST", "/memories", "{\"user_id\": \"a\", \"messages\": \"I like tea.\", \"infer\": true}", 501, "grammar" },
->>>>>>> Stashed changes
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"infer\": \"no\"}", 400, "infer" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"enable_graph\": true}", 400, "enable_graph" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"filters\": {\"colour\": \"red\"}}", 400, "owner" },

@@ -5,9 +5,7 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/status.h"
-#include "serve/extract.h"
 #include "serve/keys.h"
 #include "serve/server.h"
 
@@ -15,49 +13,6 @@ enum { LIST = 100, LIST_MAX = 1000 };
 
 static const char *const not_narrowing[] = { "filters", "metadata", "categories", "keywords", "memory_ids", "ids", "created_at", "start_date",
                                              "end_date", "from", "to", "before", NULL };
-
-/* ---- Infer ----------------------------------------------------------------------------------------------------------------- */
-
-/* Extracting waits for a model, on the threads of short requests: some at once, the next one is told to come again. */
-enum { EXTRACTIONS = 4, LOOK_AGAIN_S = 10 };
-static unsigned extracting; /* atomic */
-
-static is_status extract(is_server *s, const inferscale_scope *scope, json_t *body, json_t **results)
-{
-    is_memory_infer_request q;
-    is_status st = is_memory_infer(body, &q);
-
-    if (st == INFERSCALE_OK && __atomic_add_fetch(&extracting, 1, __ATOMIC_ACQ_REL) > EXTRACTIONS)
-        st = is_fail(INFERSCALE_E_BUSY, "facts are being extracted from %d conversations already; try again in a moment", EXTRACTIONS);
-    else if (st == INFERSCALE_OK)
-        st = is_extract_with(s, scope, q.messages, &(is_extract_options){ .when = q.when, .expires = q.expires, .metadata = q.metadata }, results);
-    if (q.messages) __atomic_sub_fetch(&extracting, 1, __ATOMIC_ACQ_REL);
-    json_decref(q.messages);
-    json_decref(q.metadata);
-    return st;
-}
-
-/* What infer means where a request does not say: looked up in a file, so not each time. */
-static bool default_infer(is_server *s)
-{
-    static int64_t looked; /* atomic, as yes is */
-    static int yes;
-    int64_t at = __atomic_load_n(&looked, __ATOMIC_ACQUIRE), now = is_now_epoch();
-
-    if (!__atomic_load_n(&s->ready, __ATOMIC_ACQUIRE)) return false; /* the model is not known yet */
-    if (now - at >= LOOK_AGAIN_S && __atomic_compare_exchange_n(&looked, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        __atomic_store_n(&yes, is_extract_default(s), __ATOMIC_RELEASE);
-    return __atomic_load_n(&yes, __ATOMIC_ACQUIRE);
-}
-
-/* Is a model to extract facts, as the request says, or, where it does not, as the model's self-test has it? A text is a fact already. */
-static bool wants_extraction(is_server *s, json_t *body)
-{
-    json_t *infer = json_object_get(body, "infer"), *text = json_object_get(body, "text");
-
-    if (infer && !json_is_null(infer)) return json_is_true(infer);
-    return (!text || json_is_null(text)) && default_infer(s);
-}
 
 /* ---- Add, search ----------------------------------------------------------------------------------------------------------- */
 
@@ -79,11 +34,7 @@ void is_memory_add_route(is_server *s, is_request *r)
         return;
     }
     if (is_memory_owner(s, r, "add", body, &f, &o)) {
-<<<<<<< Updated upstream
         st = is_memory_add_or_infer(s, &o.scope, body, &results);
-=======
-        st = wants_extraction(s, body) ? extract(s, &o.scope, body, &results) : is_memory_add(s->is, &o.scope, body, &results);
->>>>>>> Stashed changes
         if (st == INFERSCALE_OK) is_memory_reply(s, r, "add", json_pack("{s:o}", "results", results));
         else is_memory_failed(s, r, "add", st);
     }

@@ -42,16 +42,9 @@ bool is_memory_id(const char *s, int64_t *id);
 
 /* ---- Operations (memory_add.c, memory_ops.c) ------------------------------------------------------------------------------- */
 
-/* {messages or text, metadata, timestamp, expiration_date, ...}: *results = [{id, memory, event, ...}]. Nothing is extracted. */
+/* {messages or text, metadata, timestamp, expiration_date, infer, ...}: *results = [{id, memory, event, ...}]. E_UNSUPPORTED: infer. */
 inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, json_t *request, json_t **results);
 extern const char *const is_memory_add_members[]; /* what such a request may hold; NULL ends it */
-
-/* The same request where facts are to be extracted from its messages: checked, for is_extract_with. Both references are the caller's. */
-typedef struct is_memory_infer_request {
-    json_t *messages, *metadata;
-    int64_t when, expires;
-} is_memory_infer_request;
-inferscale_status is_memory_infer(json_t *request, is_memory_infer_request *out);
 
 /* {query, top_k or limit, threshold, fields, explain, ...}: *results = memories, best first. *n_words_only (may be NULL) = memories of this
  * owner that have no vector yet: they were found if a word of theirs was asked for, and only then. */

@@ -1,6 +1,6 @@
 /* memory_add.c - what is to be remembered, from a request to facts.
  *
- * infer: false: every message but the system's becomes a fact, word for word, as Mem0 does it. No turn is kept beside it: the
+ * infer: false (the default): every message but the system's becomes a fact, word for word, as Mem0 does it. No turn is kept beside it: the
  * text stands in one place, so that changing or forgetting the memory reaches all there is of it. Who said it is in its metadata. */
 #include <string.h>
 
@@ -203,31 +203,15 @@ static is_status remember(inferscale *is, const inferscale_scope *scope, const a
     return st;
 }
 
-/* One text or some messages. text NULL: messages. */
-static is_status read_content(json_t *request, json_t **text, json_t **messages)
-{
-    json_t *infer = json_object_get(request, "infer");
-
-    *text = json_object_get(request, "text");
-    *messages = json_object_get(request, "messages");
-    IS_TRY(is_members_check(request, "the request", known));
-    if (infer && !json_is_boolean(infer) && !json_is_null(infer)) return is_fail(INFERSCALE_E_INVALID, "infer must be true or false");
-    if (json_is_null(*text)) *text = NULL;
-    if (json_is_null(*messages)) *messages = NULL;
-    if (!*text == !*messages) return is_fail(INFERSCALE_E_INVALID, "give messages, or one text");
-    if (*text && !json_is_string(*text)) return is_fail(INFERSCALE_E_INVALID, "text must be a string");
-    return INFERSCALE_OK;
-}
-
 inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, json_t *request, json_t **results)
 {
-    json_t *text, *messages;
+    json_t *infer = json_object_get(request, "infer"), *text = json_object_get(request, "text"),
+        *messages = json_object_get(request, "messages");
     addition a = { 0 };
     common c;
     is_status st;
 
     *results = NULL;
-<<<<<<< Updated upstream
     IS_TRY(is_members_check(request, "the request", is_memory_add_members));
     if (infer && !json_is_boolean(infer) && !json_is_null(infer))
         return is_fail(INFERSCALE_E_INVALID, "infer must be true or false");
@@ -238,37 +222,9 @@ inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, j
     if (json_is_true(infer))
         return is_fail(INFERSCALE_E_UNSUPPORTED, "facts are extracted from messages by `inferscale serve` alone; leave infer out, and each message "
                                                "is remembered as it is");
-=======
-    IS_TRY(read_content(request, &text, &messages));
->>>>>>> Stashed changes
     IS_TRY(read_common(request, &c));
     st = read_messages(&a, &c, text ? text : messages, text ? NULL : "user");
     if (st == INFERSCALE_OK) st = remember(is, scope, &a, results);
     free_addition(&a);
     return st;
-}
-
-/* ---- infer: true ----------------------------------------------------------------------------------------------------------- */
-
-inferscale_status is_memory_infer(json_t *request, is_memory_infer_request *out)
-{
-    json_t *text, *messages;
-    common c;
-
-    *out = (is_memory_infer_request){ 0 };
-    IS_TRY(read_content(request, &text, &messages));
-    if (text) return is_fail(INFERSCALE_E_INVALID, "facts are extracted from messages; a text is remembered as it is: leave infer out");
-    IS_TRY(read_common(request, &c));
-    out->when = c.when;
-    out->expires = c.expires;
-    out->metadata = metadata_of(&c, NULL, NULL);
-    if (json_is_string(messages)) out->messages = json_pack("[{s:s,s:O}]", "role", "user", "content", messages);
-    else if (json_is_object(messages)) out->messages = json_pack("[O]", messages);
-    else if (json_is_array(messages) && json_array_size(messages)) out->messages = json_incref(messages);
-    else {
-        json_decref(out->metadata);
-        out->metadata = NULL;
-        return is_fail(INFERSCALE_E_INVALID, "messages must be a list of messages with role and content, or a string");
-    }
-    return out->metadata && out->messages ? INFERSCALE_OK : no_memory();
 }

@@ -343,11 +343,7 @@ static void info(is_server *s, is_request *r)
     }
     o = json_pack("{s:s,s:s,s:o,s:o}", "version", inferscale_version(), "served_as", s->model, "started", is_json_time(s->started), "model",
                   model_json(&model));
-<<<<<<< Updated upstream
     json_object_set_new(o, "infer_default", json_boolean(is_extract_default(s)));
-=======
-    json_object_set_new(o, "extractor", is_extract_json(s));
->>>>>>> Stashed changes
     if (may_ask_for_all(r)) json_object_set_new(o, "store", store_json(&store));
     if (may_ask_for_all(r)) json_object_set_new(o, "extraction", is_extract_json(s));
     is_reply_json(r, 200, o);
