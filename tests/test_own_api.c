@@ -155,7 +155,7 @@ static void forgetting_is_proven(void **state)
     other = atoll(json_string_value(json_object_get(json_array_get(json_object_get(o, "results"), 1), "id")));
     json_decref(o);
     json_decref(call("POST", "/inferscale/encode", "{\"user_id\": \"prove\"}", 200));
-    snprintf(body, sizeof body, "{\"user_id\": \"prove\", \"ids\": [\"%lld\"], \"prove\": true}", (long long)id);
+    snprintf(body, sizeof body, "{\"user_id\": \"prove\", \"ids\": [\"%lld\"], \"prove\": true, \"wait_ms\": 60000}", (long long)id);
     o = call("POST", "/inferscale/forget", body, 200);
     assert_int_equal(number(o, "forgotten"), 1);
     assert_true(json_is_true(json_object_get(o, "proven")));
