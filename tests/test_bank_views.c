@@ -435,6 +435,34 @@ static void test_placements(void **state)
     assert_null(facts);
 }
 
+/* The oldest go when there are many; another owner's are not counted. */
+static void test_placements_are_bounded(void **state)
+{
+    bank_kit *k = *state;
+    uint8_t prefix[IS_HASH_BYTES] = { 0 }, first[IS_HASH_BYTES] = { [8] = 1 }, other[IS_HASH_BYTES] = { [8] = 2 };
+    is_dep *facts = NULL;
+    int there = 0;
+    size_t n = 0;
+
+    kit_fact(k, &k->pa, &k->anna, "a");
+    kit_fact(k, &k->pb, &k->ben, "b");
+    OK(is_bank_put_placement(k->bank, &k->pb, kit_model, other, NULL, 0));
+    OK(is_bank_put_placement(k->bank, &k->pa, kit_model, first, NULL, 0));
+    for (uint32_t i = 0; i < 10200; i++) {
+        memcpy(prefix, &i, sizeof i);
+        OK(is_bank_put_placement(k->bank, &k->pa, kit_model, prefix, NULL, 0));
+    }
+    FAILS(E_NOTFOUND, is_bank_placement(k->bank, &k->pa, kit_model, first, &facts, &n));
+    OK(is_bank_placement(k->bank, &k->pb, kit_model, other, &facts, &n));
+    OK(is_bank_placement(k->bank, &k->pa, kit_model, prefix, &facts, &n)); /* the newest */
+    for (uint32_t i = 0; i < 10200; i++) {
+        memcpy(prefix, &i, sizeof i);
+        there += is_bank_placement(k->bank, &k->pa, kit_model, prefix, &facts, &n) == INFERSCALE_OK;
+        is_free(facts);
+    }
+    assert_true(there >= 10000 && there < 10100);
+}
+
 /* ---- Out of memory ------------------------------------------------------------------------------------------------------- */
 
 /* One pass over the calls that allocate; returns the first failure. Everything it got is freed in any case. */
@@ -523,6 +551,7 @@ int main(void)
         TEST(test_doomed_names_survive_a_crash),
         TEST(test_a_file_is_doomed_until_it_is_entered),
         TEST(test_placements),
+        TEST(test_placements_are_bounded),
         TEST(test_every_allocation_may_fail),
     };
 
