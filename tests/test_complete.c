@@ -559,6 +559,50 @@ static void forgetting_cuts_an_answer_and_keeps_no_run(void **state)
     store_end(&s);
 }
 
+typedef struct canceller { volatile int flag; char heard[400]; } canceller;
+
+static int cancel_soon(void *ctx, const char *text, size_t len)
+{
+    canceller *c = ctx;
+
+    strncat(c->heard, text, len);
+    if (strlen(c->heard) > 12) __atomic_store_n(&c->flag, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+/* What was heard of a cancelled answer is sent with the next question, and the memory stands where it stood. A refusal costs nothing. */
+static void a_cancelled_or_refused_turn_loses_nothing(void **state)
+{
+    inferscale_complete_options o = options();
+    inferscale_answer *a = NULL;
+    canceller c = { .flag = 0 };
+    int64_t nobody = 999999;
+    talk t = { 0 };
+    store s;
+
+    (void)state;
+    store_begin(&s, "");
+    o.ask.on_text = cancel_soon;
+    o.ask.text_ctx = &c;
+    o.ask.cancel = &c.flag;
+    ask_about(&t, 0);
+    FAILS(E_CANCELLED, inferscale_complete(s.is, &store_anna, t.m, t.n, &o, &a));
+    say(&t, "assistant", c.heard);
+    o = options();
+    tell(s.is, &store_anna, &t, 1, 1, &o, NULL);
+    ask_about(&t, 2);
+    o.ids = &nobody;
+    o.n_ids = 1;
+    FAILS(E_NOTFOUND, inferscale_complete(s.is, &store_anna, t.m, t.n, &o, &a));
+    o = options();
+    a = complete(s.is, &store_anna, &t, &o);
+    assert_int_equal(a->n_placed_kept, 2);
+    assert_int_equal(a->n_placed_lost, 0);
+    assert_int_equal(resident_facts(a), 4); /* the refusal left it where it was */
+    inferscale_answer_free(a);
+    store_end(&s);
+}
+
 /* ---- A full context ------------------------------------------------------------------------------------------------------ */
 
 static void a_full_context_is_refused_or_the_oldest_go(void **state)
@@ -921,6 +965,7 @@ int main(void)
         cmocka_unit_test(evicted_conversations_go_on_all_the_same),
         cmocka_unit_test(nothing_that_was_ended_is_computed_on),
         cmocka_unit_test(forgetting_cuts_an_answer_and_keeps_no_run),
+        cmocka_unit_test(a_cancelled_or_refused_turn_loses_nothing),
         cmocka_unit_test(a_full_context_is_refused_or_the_oldest_go),
         cmocka_unit_test(stop_strings_do_not_depend_on_the_pieces),
         cmocka_unit_test(answers_end_before_a_stop_string),

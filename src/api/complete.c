@@ -414,7 +414,15 @@ static is_status try_once(completing *c, const char *prompt)
         keep_placement(c, planned);
         keep_talk(c, planned, pending);
     }
+    if (st == INFERSCALE_E_CANCELLED && !prompt && c->a.answer->tokens_answer > 0) { /* what was heard of it may be sent again */
+        keep_placement(c, planned);
+        st = is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
+    }
     is_planned_free(planned);
+    if (st != INFERSCALE_OK && st != INFERSCALE_E_STALE && c->talk && c->talk->run) { /* refused before it was touched */
+        is_talks_keep(c->a.is, c->talk, &c->a.hold);
+        c->talk = NULL;
+    }
     let_go(c);
     return st;
 }
