@@ -3,6 +3,7 @@
 JSON for each (what it reports, "ok", seconds) and the sums. Exit: 0 = all passed and nothing was lost."""
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,8 +21,9 @@ def run(test, seconds):
     reports = [json.loads(line[6:]) for line in done.stdout.split("\n") if line.startswith("soak: {")]
     if done.returncode:
         print(done.stdout[-4000:], file=sys.stderr)
+    seeds = re.findall(r"INFERSCALE_SEED=(\d+)", done.stdout)
     for report in reports or [{"test": os.path.basename(test)}]:
-        report.update(ok=done.returncode == 0, seconds=round(time.monotonic() - start, 1))
+        report.update(ok=done.returncode == 0, seconds=round(time.monotonic() - start, 1), first_seed=seeds[0] if seeds else None)
         print(json.dumps(report), flush=True)
         yield report
 

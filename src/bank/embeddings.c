@@ -28,8 +28,8 @@ static is_status put(is_bank *b, const is_partition *p, const uint8_t *fingerpri
     int64_t changes = 0;
     sql q = sql_open(b, "INSERT INTO embeddings(partition_id, item_id, fingerprint, version, scale, q, checksum)"
                         " SELECT ?1, i.id, ?3, i.version, ?5, ?6, vector_sum(i.id, i.version, ?5, ?6) FROM items i WHERE"
-                        " i.partition_id = ?1 AND i.id = ?2 AND i.version = ?4 AND i.withdrawn = 0 ON CONFLICT(partition_id, item_id, fingerprint) DO UPDATE SET version ="
-                        " excluded.version,"
+                        " i.partition_id = ?1 AND i.id = ?2 AND i.version = ?4 AND i.withdrawn = 0"
+                        " ON CONFLICT(partition_id, item_id, fingerprint) DO UPDATE SET version = excluded.version,"
                         " scale = excluded.scale, q = excluded.q, checksum = excluded.checksum");
 
     sql_i64(&q, p->id);
