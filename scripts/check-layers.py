@@ -32,7 +32,8 @@ LLAMA_ROOMS = ("engine/llama", "tools")
 NOT_LLAMA = ("src/tools/safetensors.c", "src/tools/safetensors.h")  # linked by its fuzz target without libllama
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # Who else may use a library, by header: its one room (and the command line for JSON).
-ONLY = {"sqlite3.h": ("bank", "cli"), "curl/curl.h": ("embed/http", "serve", "eval"), "microhttpd.h": ("serve",), "libstemmer.h": ("recall",), "sodium.h": ("base",),
+ONLY = {"sqlite3.h": ("bank", "cli"), "curl/curl.h": ("embed/http", "serve", "eval"), "microhttpd.h": ("serve",),
+        "libstemmer.h": ("recall",), "sodium.h": ("base",),
         "xxhash.h": ("base",)}
 
 

@@ -194,7 +194,8 @@ static void filters_are_honoured(void **state)
 
     (void)state;
     json_decref(call("POST", "/memories", "{\"user_id\": \"fil\", \"text\": \"tea a\", \"timestamp\": \"2024-05-01T23:59:59Z\", \"metadata\": {\"kind\": \"x\", \"n\": 1}}", 200));
-    json_decref(call("POST", "/memories", "{\"user_id\": \"fil\", \"agent_id\": \"bot\", \"text\": \"tea b\", \"timestamp\": \"2024-05-02T12:00:00Z\", \"metadata\": {\"kind\": \"y\", \"n\": 2}}", 200));
+    json_decref(call("POST", "/memories",
+                     "{\"user_id\": \"fil\", \"agent_id\": \"bot\", \"text\": \"tea b\", \"timestamp\": \"2024-05-02T12:00:00Z\", \"metadata\": {\"kind\": \"y\", \"n\": 2}}", 200));
     json_decref(call("POST", "/memories", "{\"user_id\": \"fil\", \"text\": \"tea c\", \"timestamp\": \"2024-05-03\", \"metadata\": {\"kind\": \"x\", \"n\": 3, \"yes\": true}}", 200));
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         char body[400], got[8] = "";

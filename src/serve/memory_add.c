@@ -13,10 +13,10 @@
 enum { MESSAGES_MAX = 1000, DAY = 86400 };
 
 /* org_id ... source: of Mem0's platform; they change nothing that could be honoured. */
-const char *const is_memory_add_members[] = { "messages", "text", "metadata", "timestamp", "expiration_date", "expires", "infer", "immutable",
-                                             "filters",
-                                     "user_id", "agent_id", "run_id", "app_id", "version", "output_format", "async_mode", "org_id", "project_id",
-                                     "source", NULL };
+const char *const is_memory_add_members[] = {
+    "messages", "text", "metadata", "timestamp", "expiration_date", "expires", "infer", "immutable", "filters", "user_id", "agent_id", "run_id",
+    "app_id", "version", "output_format", "async_mode", "org_id", "project_id", "source", NULL,
+};
 static const char *const known_message[] = { "role", "content", "name", "timestamp", "created_at", NULL };
 
 typedef struct addition {
