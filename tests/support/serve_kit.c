@@ -189,7 +189,7 @@ bool serve_ended(int fd, int ms)
 typedef struct input {
     int fd;
     char *p;
-    size_t n, at;
+    size_t n, at, cap;
 } input;
 
 /* One more piece; false at the end. */
@@ -198,10 +198,12 @@ static bool more(input *in)
     struct pollfd p = { .fd = in->fd, .events = POLLIN };
     if (poll(&p, 1, PATIENCE_MS) == 0)
         fail_msg("no bytes for %d s; so far: %.*s", PATIENCE_MS / 1000, (int)in->n, in->p ? in->p : "");
-    char *bigger = realloc(in->p, in->n + (16 << 10) + 1);
-    assert_non_null(bigger);
-    in->p = bigger;
-    ssize_t n = recv(in->fd, in->p + in->n, 16 << 10, 0);
+    if (in->cap < in->n + (64 << 10) + 1) {
+        in->cap = 2 * in->cap + (64 << 10) + 1;
+        in->p = realloc(in->p, in->cap);
+        assert_non_null(in->p);
+    }
+    ssize_t n = recv(in->fd, in->p + in->n, 64 << 10, 0);
     if (n <= 0) n = 0;
     in->n += (size_t)n;
     in->p[in->n] = '\0';
@@ -232,9 +234,11 @@ static char *line(input *in)
 
 static void append(serve_reply *r, const char *p, size_t n)
 {
-    char *bigger = realloc(r->body, r->n + n + 1);
-    assert_non_null(bigger);
-    r->body = bigger;
+    if (r->cap < r->n + n + 1) {
+        r->cap = 2 * (r->n + n) + 1;
+        r->body = realloc(r->body, r->cap);
+        assert_non_null(r->body);
+    }
     memcpy(r->body + r->n, p, n);
     r->n += n;
     r->body[r->n] = '\0';

@@ -48,6 +48,7 @@ typedef struct serve_reply {
     json_t *json;      /* the body, if it is JSON; else NULL */
     bool whole;        /* the body came to its end; the connection may be used again unless closes */
     bool closes;
+    size_t cap;                /* private */
 } serve_reply;
 
 /* One request on a connection of its own. headers: lines with \r\n, or NULL; body NULL = none. */
