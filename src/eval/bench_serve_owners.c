@@ -99,34 +99,22 @@ static int by_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The gauge's value in a Prometheus text; false = it is not there. */
-static bool gauge(const char *text, const char *name, double *out)
-{
-    const char *line = text;
-
-    for (; line && *line; line = strchr(line, '\n'), line += line != NULL)
-        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ') {
-            *out = strtod(line + strlen(name), NULL);
-            return true;
-        }
-    return false;
-}
-
-/* How many items of all owners wait for their embedding or KV. */
+/* How many items of all owners wait; E_UNSUPPORTED if the server does not say. */
 static is_status waiting(const bench_serve_options *o, uint64_t *out)
 {
-    is_buf text = { .max = 16 << 20 };
-    double embed = 0, first = 0;
-    bool said;
+    json_t *reply = NULL;
+    const json_t *embed, *kv;
     long status;
-    is_status st = load_text(o->url, o->key, "GET", "/metrics", NULL, &status, &text);
+    bool said;
 
-    said = st == INFERSCALE_OK && status == 200 && text.len && gauge((const char *)text.data, "inferscale_encoder_waiting{stage=\"embed\"}", &embed) &&
-           gauge((const char *)text.data, "inferscale_encoder_waiting{stage=\"first\"}", &first);
-    is_buf_free(&text);
-    *out = (uint64_t)(embed + first);
-    if (st != INFERSCALE_OK || said) return st;
-    return is_fail(INFERSCALE_E_UNSUPPORTED, "GET /metrics says HTTP %ld and not what waits for the encoder; with keys it needs an admin's", status);
+    IS_TRY(load_call(o->url, o->key, "GET", "/inferscale/encode", NULL, &status, &reply));
+    embed = json_object_get(reply, "n_unembedded");
+    kv = json_object_get(reply, "n_unencoded");
+    *out = (uint64_t)(json_integer_value(embed) + json_integer_value(kv));
+    said = status == 200 && json_is_integer(embed) && json_is_integer(kv);
+    json_decref(reply);
+    if (said) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_UNSUPPORTED, "GET /inferscale/encode says HTTP %ld and not what waits; the benchmark needs it", status);
 }
 
 static is_status progress(const bench_serve_options *o, uint64_t done, uint64_t total, const char *what)

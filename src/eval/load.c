@@ -328,15 +328,17 @@ static size_t keep(char *data, size_t size, size_t n, void *ctx)
     return is_buf_ok(ctx) ? size * n : 0;
 }
 
-is_status load_text(const char *url, const char *key, const char *method, const char *path, const json_t *body, long *status, is_buf *text)
+is_status load_call(const char *url, const char *key, const char *method, const char *path, const json_t *body, long *status, json_t **out)
 {
     struct curl_slist *headers = NULL;
+    is_buf reply = { .max = 64 << 20 };
     char *sent = body ? json_dumps(body, JSON_COMPACT) : NULL, address[900];
     CURL *easy = curl_easy_init();
     CURLcode code;
     is_status st;
 
     *status = 0;
+    *out = NULL;
     if (!easy || (body && !sent)) IS_TRY_GOTO(st, done, is_fail(INFERSCALE_E_NOMEM, "out of memory while asking %.100s", url));
     IS_TRY_GOTO(st, done, join(url, path, address, sizeof address));
     IS_TRY_GOTO(st, done, make_headers(key, &headers));
@@ -347,25 +349,18 @@ is_status load_text(const char *url, const char *key, const char *method, const 
     curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, keep);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, text);
+    curl_easy_setopt(easy, CURLOPT_WRITEDATA, &reply);
     if (sent) curl_easy_setopt(easy, CURLOPT_POSTFIELDS, sent);
     code = curl_easy_perform(easy);
     if (code != CURLE_OK)
         IS_TRY_GOTO(st, done, is_fail(INFERSCALE_E_IO, "%s does not answer (%s); is the server running?", address, curl_easy_strerror(code)));
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, status);
+    if (reply.len) *out = json_loadb((const char *)reply.data, reply.len, JSON_DECODE_ANY, NULL);
+    st = INFERSCALE_OK;
 done:
     curl_slist_free_all(headers);
     if (easy) curl_easy_cleanup(easy);
     free(sent);
-    return st;
-}
-
-is_status load_call(const char *url, const char *key, const char *method, const char *path, const json_t *body, long *status, json_t **out)
-{
-    is_buf reply = { .max = 64 << 20 };
-    is_status st = load_text(url, key, method, path, body, status, &reply);
-
-    *out = st == INFERSCALE_OK && reply.len ? json_loadb((const char *)reply.data, reply.len, JSON_DECODE_ANY, NULL) : NULL;
     is_buf_free(&reply);
     return st;
 }

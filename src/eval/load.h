@@ -55,9 +55,6 @@ void load_result_free(load_result *r);
 /* One call outside of measurements. *out = the reply's JSON (may be NULL), *status the HTTP code. body NULL = no body. E_IO: no reply. */
 is_status load_call(const char *url, const char *key, const char *method, const char *path, const json_t *body, long *status, json_t **out);
 
-/* The same for a reply that is no JSON: its bytes are put behind what text holds. */
-is_status load_text(const char *url, const char *key, const char *method, const char *path, const json_t *body, long *status, is_buf *text);
-
 void load_sample_free(load_sample *s);
 
 #endif

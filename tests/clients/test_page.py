@@ -2,7 +2,6 @@
 INFERSCALE_SHOTS: a folder for screenshots (default: none are kept)."""
 import json
 import os
-import re
 import shutil
 import time
 import urllib.request
@@ -32,12 +31,11 @@ def remember(user, *texts):
 def encoded():
     """Waits until nothing waits for its embedding or its KV."""
     for _ in range(240):
-        with urllib.request.urlopen(URL + "/metrics", timeout=120) as reply:
-            waiting = dict(re.findall(r'inferscale_encoder_waiting\{stage="(\w+)"\} (\S+)', reply.read().decode()))
-        if float(waiting["embed"]) + float(waiting["first"]) == 0:
+        e = api("GET", "/inferscale/encode")
+        if e["n_unembedded"] + e["n_unencoded"] == 0:
             return
         time.sleep(0.5)
-    raise AssertionError("the encoder did not come to an end: %r" % waiting)
+    raise AssertionError("the encoder did not come to an end: %r" % e)
 
 
 def until(page, condition, arg=None):
@@ -143,6 +141,7 @@ def main(browser):
         page.locator("#all").wait_for()
         assert "stamps" in page.locator("#facts li").first.inner_text()
         page.click("#all")
+        encoded()
         page.locator("#facts li", has_text="green bicycle").locator("button", has_text="Forget").click()
         assert page.evaluate("document.activeElement.id") == "forget-no"  # what destroys is never what Enter does at once
         page.check("#prove")

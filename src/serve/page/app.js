@@ -47,14 +47,14 @@ function showError(error) {
 /* ---- The server ---------------------------------------------------------------------------------------------------------- */
 
 class ApiError extends Error {
-  constructor(status, message) { super(message); this.status = status; }
+  constructor(status, message, body) { super(message); this.status = status; this.body = body; }
 }
 
 function explain(status, body, retry) {
   const said = (body && ((body.error && body.error.message) || (typeof body.detail === "string" ? body.detail : ""))) || "";
   if (status === 401) return (said || "This server needs an API key.") + " Open “API key” above, enter one and try again.";
   if (status === 403) return (said || "This key may not do that.") + " Use a key that is bound to this owner, or an admin key.";
-  if (status === 429) return "The server has more requests than it can take. Try again" + (retry ? " in " + retry + " s." : " in a moment.");
+  if (status === 429) return (said || "The server has more requests than it can take.") + " Try again" + (retry ? " in " + retry + " s." : " in a moment.");
   if (status === 503) return "The server is starting or ending. Wait a moment and try again.";
   return said || "The server answered with HTTP " + status + ". Its log says more (look for the request id).";
 }
@@ -70,8 +70,9 @@ async function call(method, path, body, options) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server cannot be reached. Is it still running? Start it with `inferscale serve` and try again.");
   }
-  if (!reply.ok) throw new ApiError(reply.status, explain(reply.status, await reply.json().catch(() => null), reply.headers.get("Retry-After")));
-  return reply;
+  if (reply.ok) return reply;
+  const said = await reply.json().catch(() => null);
+  throw new ApiError(reply.status, explain(reply.status, said, reply.headers.get("Retry-After")), said);
 }
 const callJson = async (...args) => (await call(...args)).json();
 
@@ -395,25 +396,41 @@ function askForget(f) {
   $("forget-no").focus();
 }
 
+/* It is gone from the store: so it goes from the page. */
+function dropFact(id) {
+  state.facts.delete(id);
+  for (const item of [...$("facts").children]) if (item.dataset.id === id) item.remove();
+  $("empty-memory").hidden = $("facts").children.length > 0;
+  say("Forgotten.");
+}
+
+function showProof(report, trouble) {
+  const n = (name) => Number(report[name] || 0).toLocaleString("en");
+  $("proof").textContent = (trouble ? "Forgotten, but: " + trouble + " " : report.proven ? "Proven: " : "Not proven: ") + n("scanned_files") + " files, " +
+    n("scanned_bytes") + " bytes were searched for " + n("needles") + " pieces of it; " + n("traces") + " traces found. " + n("segments") +
+    " files of keys and values destroyed.";
+  $("forget-yes").hidden = true;
+  $("forget-no").textContent = "Close";
+  $("forget-no").focus();
+}
+
 async function forget() {
-  const f = state.forgetting, prove = $("prove").checked;
+  const id = String(state.forgetting.id), prove = $("prove").checked;
   $("forget-yes").disabled = true;
   $("prove").disabled = true;
   $("proof").textContent = prove ? "Forgetting, and searching every file of the store…" : "Forgetting…";
   try {
-    const report = await callJson("POST", "/inferscale/forget", { ids: [String(f.id)], user_id: state.user, prove });
-    const n = (name) => Number(report[name] || 0).toLocaleString("en");
-    state.facts.delete(String(f.id));
-    for (const item of [...$("facts").children]) if (item.dataset.id === String(f.id)) item.remove();
-    $("empty-memory").hidden = $("facts").children.length > 0;
-    say("Forgotten.");
-    if (!prove) { $("forget").close(); $("facts").focus(); return; }
-    $("proof").textContent = (report.proven ? "Proven: " : "Not proven: ") + n("scanned_files") + " files, " + n("scanned_bytes") +
-      " bytes were searched for " + n("needles") + " pieces of it; " + n("traces") + " traces found. " + n("segments") + " files of keys and values destroyed.";
-    $("forget-yes").hidden = true;
-    $("forget-no").textContent = "Close";
-    $("forget-no").focus();
+    const report = await callJson("POST", "/inferscale/forget", { ids: [id], user_id: state.user, prove });
+    dropFact(id);
+    if (prove) { showProof(report); return; }
+    $("forget").close();
+    $("facts").focus();
   } catch (error) {
+    if (error.body && error.body.forgotten) { /* done, and not all of it could be shown */
+      dropFact(id);
+      showProof(error.body, error.body.error.message);
+      return;
+    }
     $("proof").textContent = error.message;
     $("forget-yes").disabled = false;
     $("prove").disabled = false;
@@ -453,18 +470,18 @@ function readMetrics(text) {
 
 function draw(svg, series, words) {
   const top = Math.max(1e-9, ...series.flatMap((s) => s.values).filter(Number.isFinite)) * 1.1;
-  svg.replaceChildren(...series.map((s) => {
-    let d = "", pen = false;
-    s.values.forEach((v, i) => {
-      if (!Number.isFinite(v)) { pen = false; return; }
-      const x = 240 - (s.values.length - 1 - i) * (240 / (SAMPLES - 1)), y = 46 - 42 * v / top;
-      d += (pen ? "L" : "M") + x.toFixed(1) + " " + y.toFixed(1) + (pen ? "" : "l.01 0");
-      pen = true;
-    });
+  const shape = (name, kind, d) => {
     const path = document.createElementNS(SVG, "path");
     path.setAttribute("d", d || "M0 0");
-    if (s.name === "text") path.setAttribute("class", "text");
+    path.setAttribute("class", name + " " + kind);
     return path;
+  };
+  svg.replaceChildren(...series.flatMap((s) => { /* a line from value to value, and a dot where there is one */
+    const at = s.values.map((v, i) => [240 - (s.values.length - 1 - i) * (240 / (SAMPLES - 1)), 44 - 38 * v / top]).filter((p) => Number.isFinite(p[1]));
+    const text = at.map((p) => p[0].toFixed(1) + " " + p[1].toFixed(1));
+    const parts = [shape(s.name, "line", text.length ? "M" + text.join("L") : "")];
+    if (s.name !== "rate") parts.push(shape(s.name, "dots", text.map((t) => "M" + t + "l.01 0").join("")));
+    return parts;
   }));
   svg.setAttribute("aria-label", words);
 }
