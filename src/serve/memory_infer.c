@@ -1,8 +1,37 @@
 /* memory_infer.c - adding memories: word for word (memory_add.c), or as what a model finds in them (extract.c). */
+#include "base/clock.h"
 #include "base/status.h"
 #include "serve/extract.h"
 #include "serve/memory.h"
 #include "serve/memory_infer.h"
+
+/* Extracting waits for a model, on the threads that also answer /health: some at once, the next one is told to come again. */
+enum { EXTRACTIONS = 4, LOOK_AGAIN_S = 10 };
+static int extracting; /* atomic */
+
+static is_status extract(is_server *s, const inferscale_scope *scope, json_t *messages, const is_extract_options *o, json_t **results)
+{
+    is_status st;
+
+    if (__atomic_add_fetch(&extracting, 1, __ATOMIC_ACQ_REL) > EXTRACTIONS)
+        st = is_fail(INFERSCALE_E_BUSY, "facts are being extracted from %d conversations already; try again in a moment", EXTRACTIONS);
+    else st = is_extract_with(s, scope, messages, o, results);
+    __atomic_sub_fetch(&extracting, 1, __ATOMIC_ACQ_REL);
+    return st;
+}
+
+/* The self-test's result is in a file: not to be read for each message. */
+static bool default_infer(is_server *s)
+{
+    static int64_t looked; /* atomic, as yes is */
+    static int yes;
+    int64_t at = __atomic_load_n(&looked, __ATOMIC_ACQUIRE), now = is_now_epoch();
+
+    if (!__atomic_load_n(&s->ready, __ATOMIC_ACQUIRE)) return false; /* the model is not known yet */
+    if (now - at >= LOOK_AGAIN_S && __atomic_compare_exchange_n(&looked, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&yes, is_extract_default(s), __ATOMIC_RELEASE);
+    return __atomic_load_n(&yes, __ATOMIC_ACQUIRE);
+}
 
 /* infer says so; where it is not said, the self-test of the model decides. A text is always taken as it is. */
 static bool wants_extraction(is_server *s, json_t *request)
@@ -10,7 +39,7 @@ static bool wants_extraction(is_server *s, json_t *request)
     json_t *infer = json_object_get(request, "infer"), *messages = json_object_get(request, "messages");
 
     if (json_is_true(infer)) return true;
-    return (!infer || json_is_null(infer)) && json_is_array(messages) && is_extract_default(s);
+    return (!infer || json_is_null(infer)) && json_is_array(messages) && default_infer(s);
 }
 
 is_status is_memory_add_or_infer(is_server *s, const inferscale_scope *scope, json_t *request, json_t **results)
@@ -29,9 +58,10 @@ is_status is_memory_add_or_infer(is_server *s, const inferscale_scope *scope, js
     if (when && !json_is_null(when)) IS_TRY(is_when_parse(when, "timestamp", &o.when));
     IS_TRY(is_expiry_parse(request, &o.expires));
     if (json_is_string(messages)) messages = one = json_pack("[{s:s,s:O}]", "role", "user", "content", messages);
+    else if (json_is_object(messages)) messages = one = json_pack("[O]", messages);
     o.metadata = metadata = o.metadata ? json_copy(o.metadata) : json_object();
     if (json_is_true(json_object_get(request, "immutable"))) json_object_set_new(metadata, "immutable", json_true());
-    st = is_extract_with(s, scope, messages, &o, results);
+    st = extract(s, scope, messages, &o, results);
     json_decref(metadata);
     json_decref(one);
     return st;
