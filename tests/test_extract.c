@@ -124,9 +124,11 @@ static int set_up(void **state)
 {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t n = sizeof a;
+    char *cache = scratch_make(); /* self-tests' results */
 
     (void)state;
-    setenv("INFERSCALE_CACHE", scratch_make(), 1); /* self-tests' results */
+    setenv("INFERSCALE_CACHE", cache, 1);
+    free(cache);
     fake.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fake.fd, (struct sockaddr *)&a, sizeof a), 0);
     assert_int_equal(listen(fake.fd, 8), 0);

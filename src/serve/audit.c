@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "api/listen.h"
+#include "api/talks.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -96,7 +97,7 @@ static void on_answer(void *ctx, const is_asking *asking, const is_plan *plan, c
     audit_entry_free(e);
 }
 
-/* Whatever of this owner waits goes: the one that is measured is stopped as questions are (its hold). */
+/* What waits and used it goes: the one that is measured is stopped as questions are (its hold). */
 static void on_gone(void *ctx, const is_partition *p)
 {
     struct is_audit *a = ctx;
@@ -106,7 +107,7 @@ static void on_gone(void *ctx, const is_partition *p)
     for (audit_entry **at = &a->first; *at;) {
         audit_entry *e = *at;
 
-        if (e->p.id != p->id) {
+        if (e->p.id != p->id || audit_entry_holds(a->s->is, p, e)) {
             a->last = e;
             at = &e->next;
             continue;
@@ -230,7 +231,8 @@ static void audit_one(struct is_audit *a, const audit_entry *e)
 
     for (int i = 0; i < TRIES; i++) {
         if (!wait_for_quiet(a)) return;
-        st = measure(a, e, &r);
+        do st = measure(a, e, &r); /* idle conversations make room, as they do for a question: they find their way back through the bank */
+        while ((st == INFERSCALE_E_BUSY || st == INFERSCALE_E_CONTEXT) && !stopping(a) && is_talks_evict(a->s->is));
         if (st != INFERSCALE_E_CANCELLED && st != INFERSCALE_E_BUSY && st != INFERSCALE_E_CONTEXT) break;
     }
     finish(a, st, &r);

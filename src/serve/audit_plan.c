@@ -77,6 +77,29 @@ static is_status gone(void)
     return is_fail(INFERSCALE_E_STALE, "what the answer used was changed or forgotten");
 }
 
+/* The facts' ids and versions in order, is_free; NULL = out of memory. */
+static is_dep *deps_of(const audit_entry *e, size_t *n)
+{
+    is_dep *deps = is_calloc(e->n_parts + 1u, sizeof *deps);
+
+    *n = 0;
+    for (uint32_t i = 0; deps && i < e->n_parts; i++)
+        if (e->parts[i].role == IS_ROLE_FACT) deps[(*n)++] = (is_dep){ e->parts[i].fact_id, e->parts[i].version };
+    return deps;
+}
+
+bool audit_entry_holds(inferscale *is, const is_partition *now, const audit_entry *e)
+{
+    const is_names none = { 0 };
+    bool holds = false;
+    size_t n;
+    is_dep *deps = deps_of(e, &n);
+
+    if (!deps || is_bank_still_holds(is->bank, now, deps, n, &none, e->as_of, &holds) != INFERSCALE_OK) holds = false;
+    is_free(deps);
+    return holds;
+}
+
 /* First the lease and the entry in the list of those that hold something, then the look: who forgets after it finds the entry. */
 static is_status hold_facts(inferscale *is, const audit_entry *e, is_hold *hold, const is_dep *deps, size_t n)
 {
@@ -139,15 +162,13 @@ static is_status fill(inferscale *is, const audit_entry *e, const inferscale_lis
 
 is_status audit_plan_new(inferscale *is, const audit_entry *e, is_hold *hold, is_plan *out)
 {
-    is_dep *deps = is_calloc(e->n_parts + 1u, sizeof *deps);
     inferscale_list *items = NULL;
-    size_t n = 0;
+    size_t n;
+    is_dep *deps = deps_of(e, &n);
     is_status st;
 
     *out = (is_plan){ .parts = is_calloc(e->n_parts + 1u, sizeof *out->parts) };
     st = deps && out->parts ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for an audit");
-    for (uint32_t i = 0; deps && i < e->n_parts; i++)
-        if (e->parts[i].role == IS_ROLE_FACT) deps[n++] = (is_dep){ e->parts[i].fact_id, e->parts[i].version };
     if (st == INFERSCALE_OK) st = hold_facts(is, e, hold, deps, n);
     if (st == INFERSCALE_OK) st = is_bank_get_versions(is->bank, &e->p, deps, n, &items);
     if (st == INFERSCALE_OK) st = fill(is, e, items, out);

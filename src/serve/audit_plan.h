@@ -33,6 +33,9 @@ bool audit_worth(const is_plan *plan);
 is_status audit_entry_new(const is_partition *p, int64_t as_of, const is_plan *plan, const int32_t *told, size_t n_told, audit_entry **out);
 void audit_entry_free(audit_entry *e); /* overwrites the tokens; NULL is allowed */
 
+/* Is every fact of it still what it was? False in doubt. */
+bool audit_entry_holds(inferscale *is, const is_partition *now, const audit_entry *e);
+
 /* The same plan as a whole: stored facts from the same segments, those of earlier turns from the rows that serve them now, the rest
  * computed. Enters its facts and segments in hold, which is entered and empty. E_STALE: a fact was changed or forgotten; E_NOTFOUND: its
  * segment was replaced. audit_plan_free in any case. */
