@@ -19,6 +19,7 @@
 
 #include "api/answer.h"
 #include "api/stops.h"
+#include "api/talks.h"
 #include "support/scratch.h"
 #include "support/store_kit.h"
 
@@ -207,6 +208,13 @@ static void text_and_kv_see_the_same_tokens_whatever_came_between(void **state)
         inferscale_answer_free(a);
         inferscale_answer_free(b);
     }
+    ask_about(&u, TURNS); /* the engine holds these turns with KV, and text does not go on from there */
+    inferscale_answer *computed = complete(s.is, &store_anna, &u, &text), *live = complete(s.is, &store_anna, &u, &kv);
+    assert_true(resident_facts(computed) == 0 && computed->tokens_injected == 0);
+    assert_int_equal(resident_facts(live), 2 * TURNS);
+    assert_string_equal(computed->text, live->text);
+    inferscale_answer_free(computed);
+    inferscale_answer_free(live);
     store_end(&s);
     store_end(&other);
 }
@@ -486,6 +494,7 @@ static void without_the_fact(int how, bool live)
         brief.expires = 1714521700;
         OK(inferscale_update(s.is, &store_anna, s.ids[1], &brief));
     }
+    if (live) assert_false(is_talks_evict(s.is)); /* nothing that held it is kept */
     from = witness_size(&s);
     ask_about(&t, 5);
     a = complete(s.is, &store_anna, &t, &o);
@@ -508,6 +517,30 @@ static void nothing_that_was_ended_is_computed_on(void **state)
         without_the_fact(how, false);
         without_the_fact(how, true);
     }
+}
+
+/* Time ends a fact without a word: its placement stays in the bank, and is none. */
+static void what_has_expired_stands_nowhere(void **state)
+{
+    inferscale_complete_options o = options();
+    inferscale_answer *a;
+    talk t = { 0 };
+    store s;
+
+    (void)state;
+    store_begin(&s, "");
+    o.ask.k = 1;
+    tell(s.is, &store_anna, &t, 0, 2, &o, NULL);
+    inferscale_close(s.is);
+    store_sql(scratch_path(s.home, "store"), "UPDATE fact_versions SET expires = 1 WHERE item_id = (SELECT min(item_id) FROM fact_versions)");
+    s.is = store_open(scratch_path(s.home, "store"), s.model, NULL, false);
+    ask_about(&t, 2);
+    a = complete(s.is, &store_anna, &t, &o);
+    assert_int_equal(a->n_placed_lost, 1);
+    assert_int_equal(a->n_placed_kept, 1);
+    assert_true(!uses(a, s.ids[0]) && uses(a, s.ids[1]) && uses(a, s.ids[2]));
+    inferscale_answer_free(a);
+    store_end(&s);
 }
 
 typedef struct forgetter { store *s; int pieces; pthread_t thread; bool started; } forgetter;
@@ -964,6 +997,7 @@ int main(void)
         cmocka_unit_test(what_others_placed_is_not_shown),
         cmocka_unit_test(evicted_conversations_go_on_all_the_same),
         cmocka_unit_test(nothing_that_was_ended_is_computed_on),
+        cmocka_unit_test(what_has_expired_stands_nowhere),
         cmocka_unit_test(forgetting_cuts_an_answer_and_keeps_no_run),
         cmocka_unit_test(a_cancelled_or_refused_turn_loses_nothing),
         cmocka_unit_test(a_full_context_is_refused_or_the_oldest_go),
