@@ -221,7 +221,7 @@ test-build: tests plugins tools bin examples
 # Tests in both builds. ASAN_SKIP: what cannot run under the sanitizers (a reason beside each).
 ASAN_SKIP :=
 TEST_NAMES := $(notdir $(TESTS))
-TEST_ITEMS := scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py scripts/check-sql.py tests/runner.sh tests/setup.sh tests/example.sh tests/clients.sh \
+TEST_ITEMS := scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py scripts/check-sql.py scripts/check-openapi.py tests/runner.sh tests/setup.sh tests/example.sh tests/clients.sh \
     $(addprefix build/release/tests/,$(TEST_NAMES)) \
     $(addprefix build/asan/tests/,$(filter-out $(ASAN_SKIP),$(TEST_NAMES)))
 FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))

@@ -148,7 +148,7 @@ function tokenBar(tokens) {
     const piece = el("span", { class: name });
     piece.style.width = (100 * (n || 0) / total) + "%";
     bar.append(piece);
-    key.append(el("span", { class: "mark " + name }), (n || 0).toLocaleString("en") + " " + words);
+    key.append(el("span", { class: "entry" }, el("span", { class: "mark " + name }), (n || 0).toLocaleString("en") + " " + words), " ");
   }
   return [bar, key];
 }
