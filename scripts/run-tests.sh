@@ -34,6 +34,7 @@ run_one() { # PROGRAM ARG...
         export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
         export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
         export LSAN_OPTIONS="suppressions=$PWD/tests/support/lsan.supp:print_suppressions=0:${LSAN_OPTIONS:-}"
+        export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:${TSAN_OPTIONS:-}"
         case $program in build/*/*) INFERSCALE_PLUGINS=$PWD/$(echo "$program" | cut -d/ -f1-2); export INFERSCALE_PLUGINS ;; esac
         exec timeout -k 10 "$limit" "$@"
     ) >"$out" 2>&1 </dev/null &

@@ -9,7 +9,7 @@
  *     IMPUTED times its lexical z, the regression of the one side on the other.
  *   - What a z-score over a few values is worth. The best of three far vectors is 1.4 deviations above their mean, as is the best of
  *     three near ones: among few, the deviation is their accident. It counts n / (n + min(missing, DOUBT)), what the words say the rest.
- * Figures: docs/design.md 5. */
+ * The constants were chosen on the development conversations of LoCoMo with 0.5 to 97% of the vectors there. */
 #include "recall/fuse.h"
 
 #include <math.h>
