@@ -38,6 +38,7 @@ static void post(is_server *s, is_request *r)
     if (is_scope_read(r, NULL, &o) != INFERSCALE_OK) return;
     m.scope = o.scope;
     m.has_scope = o.given;
+    m.loading = !__atomic_load_n(&s->ready, __ATOMIC_ACQUIRE);
     reply = is_mcp_answer(&m, text ? text : "", n, &bad);
     if (reply) is_reply_json(r, bad ? 400 : 200, reply);
     else is_reply_bytes(r, 202, "application/json", "", 0);

@@ -13,6 +13,7 @@ typedef struct is_mcp {
     inferscale_scope scope;    /* whose memory; the model at the other end cannot name another */
     bool has_scope;            /* false: tools refuse, with how_to_name */
     const char *how_to_name;   /* "send the header X-Inferscale-User" */
+    bool loading;              /* the model is: searches are told to come again */
     void (*count)(void *ctx, const char *operation, const char *result); /* may be NULL */
     void *ctx;
 } is_mcp;

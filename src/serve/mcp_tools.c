@@ -222,6 +222,8 @@ json_t *is_mcp_call(const is_mcp *m, const char *name, json_t *arguments)
     }
     st = check(t, arguments ? arguments : none);
     if (st == INFERSCALE_OK && !m->has_scope) st = is_fail(INFERSCALE_E_INVALID, "whose memory this is was not said; %s", m->how_to_name);
+    if (st == INFERSCALE_OK && m->loading && t->run == run_search)
+        st = is_fail(INFERSCALE_E_BUSY, "the model is being loaded; try again in a moment");
     if (st == INFERSCALE_OK) st = t->run(m, arguments ? arguments : none, &structured);
     if (m->count) {
         bool callers = st == INFERSCALE_E_INVALID || st == INFERSCALE_E_NOTFOUND || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_UNSUPPORTED;

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "serve/keys.h"
+#include "serve/metrics.h"
 #include "serve/server.h"
 
 enum { LIST = 100, LIST_MAX = 1000 };
@@ -41,14 +42,26 @@ void is_memory_add_route(is_server *s, is_request *r)
     is_filter_free(&f);
 }
 
+/* A search needs the embedder, which is loaded after the model: waiting for that here would keep /health waiting too. */
+static bool is_loading(is_server *s, is_request *r)
+{
+    if (__atomic_load_n(&s->ready, __ATOMIC_ACQUIRE)) return false;
+    is_reply_header(r, "Retry-After", "2");
+    is_metric_add(s->metrics, IS_M_MEMORY_OPS, "search", "refused", 1);
+    is_reply_error(r, 503, "server_error", "loading", NULL, "the model is being loaded; try again in a moment");
+    return true;
+}
+
 /* NULL: replied. */
 static json_t *search(is_server *s, is_request *r, json_t *body, size_t *n_words_only)
 {
     json_t *results = NULL;
     is_filter f;
     is_owner o;
-    is_status st = is_filter_parse(json_object_get(body, "filters"), &f);
+    is_status st;
 
+    if (is_loading(s, r)) return NULL;
+    st = is_filter_parse(json_object_get(body, "filters"), &f);
     if (st != INFERSCALE_OK) {
         is_memory_failed(s, r, "search", st);
         return NULL;
