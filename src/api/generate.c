@@ -294,7 +294,8 @@ static is_status tell(telling *t, int32_t *pending)
             ans->first_token_ms = is_now_ms() - t_first;
         }
         if (is_last(t, i)) break;
-        if (a->o.cancel && __atomic_load_n(a->o.cancel, __ATOMIC_RELAXED)) return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
+        if (a->o.cancel && __atomic_load_n(a->o.cancel, __ATOMIC_RELAXED))
+            return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
         IS_TRY(is_asking_feed(a, t->run, token));
         *pending = -1;
     }

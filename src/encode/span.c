@@ -75,7 +75,8 @@ static is_status capture(const is_encoder *enc, is_capture *c, size_t n)
     is_status st = INFERSCALE_E_BUSY;
 
     while (st == INFERSCALE_E_BUSY) {
-        if (enc->cancel && __atomic_load_n(enc->cancel, __ATOMIC_RELAXED)) return is_fail(INFERSCALE_E_CANCELLED, "encoding was cancelled; run it again to go on");
+        if (enc->cancel && __atomic_load_n(enc->cancel, __ATOMIC_RELAXED))
+            return is_fail(INFERSCALE_E_CANCELLED, "encoding was cancelled; run it again to go on");
         st = is_engine_capture_many(enc->engine, c, n);
         if (st != INFERSCALE_E_BUSY || !enc->background || !enc->on_busy) return st;
         IS_TRY(enc->on_busy(enc->busy_ctx));
