@@ -303,7 +303,7 @@ static void the_program_serves_until_it_is_told_to_end(void **state)
 {
     static const char *const signals[] = { "TERM", "INT" };
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(sh("$IS serve --engine mock --refine none --port 0 --json --log json >o 2>e & p=$!; n=0; "
+        assert_int_equal(sh("rm -f o e; $IS serve --engine mock --refine none --port 0 --json --log json >o 2>e & p=$!; n=0; "
                             "while [ ! -s o ] && [ $n -lt 200 ]; do sleep 0.1; n=$((n+1)); done; kill -%s $p; wait $p; echo "
                             "\"ended $?\" >&2; cat e >&2; cat o",
                             signals[i]),
