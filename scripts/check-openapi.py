@@ -41,7 +41,8 @@ def described(doc):
 
 def differences(texts, doc):
     have, said = routes(texts), described(doc)
-    return (["%s %s is served and not described" % r for r in sorted(have - said)] + ["%s %s is described and not served" % r for r in sorted(said - have)])
+    return (["%s %s is served and not described" % r for r in sorted(have - said)]
+            + ["%s %s is described and not served" % r for r in sorted(said - have)])
 
 
 def walk(node, path=""):
