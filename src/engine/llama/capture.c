@@ -60,6 +60,7 @@ bool is_tap_eval(struct ggml_tensor *t, bool ask, void *user)
 
     if (tap->mode == 0) return !ask;
     if (tap->mode == 1) return ask ? is_tap_probe(tap, t) : true;
+    if (tap->mode == 3) return ask ? is_cells_find(tap, t) : true;
     if (!is_cache_node(t, &layer, &is_v)) return !ask;
     if (ask) return tap->wanted; /* only decodes that touch a span */
     if (!take_rows(tap, t, layer, is_v)) tap->failed = true;

@@ -5,7 +5,7 @@
  *   probe.c       geometry from the live graph        capture.c      F32 rows of a span
  *   layout.c      the sequence-state blob's framing   inject.c       stored segments -> blob -> cache
  *   prefix.c      exact prefixes kept between runs    run.c          runs, and what they have to do
- *   step.c        one decode for several runs
+ *   step.c        one decode for several runs         cells.c        no memory for cells that nobody uses
  *   decode.c      token batches, errors, cancel       sample.c       logits -> token
  *   grammar_check.c  is this text a grammar
  *   tuning.c      flash attention by measuring        selftest.c     layout, rope and identity at load
@@ -33,6 +33,7 @@ enum {
     SERVE_SEQS_MAX = 192,    /* those of the serving context: 32, or more if more runs are to share it */
     PREFIX_MAX = 16,         /* exact prefixes kept */
     BLOBS_MAX = 8,           /* composition buffers kept */
+    CELL_BUFFERS_MAX = 16,
     UBATCH = 512,
     SPANS_MAX = SEQ_MAX - 2, /* spans captured in one decode: sequence 0 is held, the last is scratch */
 };
@@ -161,7 +162,7 @@ typedef struct is_llama {
     /* capture: the tokens that sequence 0 of the capture context holds, all computed, and where rows go */
     int32_t *held;                         /* [n_ctx] tokens */
     uint32_t n_held, held_pos0;
-    struct is_tap *tap;                    /* the eval callback's state */
+    struct is_tap *tap, *tap_serve;        /* the eval callbacks' states: of the capture context, of the serving one */
 } is_llama;
 
 /* Stored in the engine's own thread-local: the last error line libllama logged, so that a failed load can say why. */
@@ -232,6 +233,10 @@ is_status is_tokens_check(const is_llama *e, const int32_t *tokens, uint32_t n);
 int is_seq_take(is_llama *e);            /* a free sequence, or -1 */
 void is_seq_drop(is_llama *e, int seq);  /* its cells are freed too; -1 is allowed */
 
+/* ---- cells.c ---- */
+bool is_cells_find(struct is_tap *tap, struct ggml_tensor *t); /* notes the buffer of a node that stores into the cache; false */
+void is_cells_untouch(const struct is_tap *tap);               /* the cache is empty and takes no memory until it is used */
+
 /* ---- probe.c ---- */
 /* Reads the geometry from the capture context's graph. E_UNSUPPORTED with the reason if it cannot be injected. */
 is_status is_probe(is_llama *e, is_geometry **out);
@@ -240,7 +245,9 @@ is_status is_probe(is_llama *e, is_geometry **out);
 typedef struct is_slot { is_capture *c; uint32_t row; } is_slot; /* where a token's rows go; c NULL = nowhere */
 
 typedef struct is_tap {
-    int mode;                /* 0 off, 1 probe, 2 capture */
+    int mode;                /* 0 off, 1 probe, 2 capture, 3 find the cells */
+    ggml_backend_buffer_t cells[CELL_BUFFERS_MAX]; /* where the cache lies: [n_cells] */
+    uint32_t n_cells;
     struct is_probe *probe;
     is_llama *engine;
     uint32_t n;              /* tokens of the decode in progress, and where the rows of each go */

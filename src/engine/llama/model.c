@@ -212,22 +212,35 @@ static uint32_t serve_cells(const is_llama *e)
     return e->streams ? (e->n_ctx + 255) / 256 * 256 * e->n_seqs : e->n_ctx * e->n_parallel;
 }
 
+/* Computes it, and finds out by the way where the cells lie, which are then given back. */
+static is_status first_token(is_llama *e, struct llama_context *ctx, is_tap *tap)
+{
+    is_status st;
+
+    tap->mode = 3;
+    tap->n_cells = 0;
+    st = is_llama_first_token(e, ctx);
+    tap->mode = 0;
+    if (st == INFERSCALE_OK) is_cells_untouch(tap);
+    return st;
+}
+
 /* The two contexts. Flash attention is measured with contexts of its own, which needs the geometry: so on an AUTO without a
  * kept measurement the model is probed with it on first, and the contexts are made again if off is faster. */
 static is_status make_contexts(is_llama *e, bool fa)
 {
-    e->serve = is_llama_context(e, serve_cells(e), e->n_seqs, e->n_batch, fa, false, e->streams, NULL);
+    e->serve = is_llama_context(e, serve_cells(e), e->n_seqs, e->n_batch, fa, false, e->streams, e->tap_serve);
     if (!e->serve && fa) { /* some architectures have no flash attention */
         fa = false;
-        e->serve = is_llama_context(e, serve_cells(e), e->n_seqs, e->n_batch, fa, false, e->streams, NULL);
+        e->serve = is_llama_context(e, serve_cells(e), e->n_seqs, e->n_batch, fa, false, e->streams, e->tap_serve);
     }
     if (!e->serve) return no_context(e);
     e->info.flash_attention = fa;
-    IS_TRY(is_llama_first_token(e, e->serve));
+    IS_TRY(first_token(e, e->serve, e->tap_serve));
     if (kind_refused(e)) return INFERSCALE_OK;
     /* Whole: a prefix that spans go on from, one after the other, must not lose the rows that the next one sees. */
     e->capture = is_llama_context(e, e->n_ctx, SEQ_MAX, UBATCH, fa, true, false, e->tap);
-    return e->capture ? INFERSCALE_OK : no_context(e);
+    return e->capture ? first_token(e, e->capture, e->tap) : no_context(e);
 }
 
 static void drop_contexts(is_llama *e)
@@ -287,7 +300,10 @@ is_status is_llama_open(const is_engine_opts *o, void **impl)
                        "default");
     e = is_calloc(1, sizeof *e);
     if (e) e->tap = is_calloc(1, sizeof *e->tap);
-    if (!e || !e->tap) {
+    if (e) e->tap_serve = is_calloc(1, sizeof *e->tap_serve);
+    if (!e || !e->tap || !e->tap_serve) {
+        if (e) is_free(e->tap);
+        if (e) is_free(e->tap_serve);
         is_free(e);
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine");
     }
@@ -335,6 +351,7 @@ void is_llama_close(void *impl)
     is_free(e->held);
     is_free(e->tap->plane_of);
     is_free(e->tap);
+    is_free(e->tap_serve);
     is_free(e->path);
     is_free(e->cache_dir);
     is_free(e);
