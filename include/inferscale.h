@@ -46,7 +46,7 @@
  * for the calling thread, until its next failing call. On failure outputs are NULL or zeroed unless stated otherwise. The
  * library never prints, exits or aborts: a broken internal invariant poisons the handle and returns INFERSCALE_E_INTERNAL.
  *
- * THREADS. A handle may be shared by threads; calls on one engine are serialised inside. Many processes may open one store.
+ * THREADS. A handle may be shared by threads; their questions share the engine's steps (n_parallel). Many processes may open one store.
  *
  * STRINGS are UTF-8 without NUL. Times are seconds since the epoch (UTC); 0 = not given. Ids are int64 > 0, unique per store.
  * Every options struct begins with struct_size (set by its _INIT macro) so that it can grow; output structs only grow.

@@ -293,8 +293,12 @@ is_status is_probe(is_llama *e, is_geometry **out)
     st = is_llama_decode(e, ctx, 0, tokens, p.n_tokens, 0, 0, true);
     e->tap->mode = 0;
     e->tap->probe = NULL;
-    if (ctx == e->capture) llama_memory_clear(llama_get_memory(ctx), true);
-    else llama_free(ctx);
+    if (ctx == e->capture) {
+        llama_memory_clear(llama_get_memory(ctx), true);
+        is_cells_untouch(e->tap);
+    } else {
+        llama_free(ctx);
+    }
     if (st == INFERSCALE_OK && p.why[0]) st = is_fail(INFERSCALE_E_UNSUPPORTED, "%s", p.why);
     if (st == INFERSCALE_OK && p.n == 0) st = is_fail(INFERSCALE_E_UNSUPPORTED,
                                                       "its graph writes no key-value cache that we know");
