@@ -577,7 +577,7 @@ static void logprobs(void **state)
     serve_reply r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"logprobs\":true,\"top_logprobs\":2,\"stop\":\"call\"}", 200);
     json_t *tokens = at(r.json, "choices.0.logprobs.content"), *t;
     char text[64] = "";
-    size_t i;
+    size_t i, n_events;
 
     json_array_foreach(tokens, i, t)
     {
@@ -590,7 +590,8 @@ static void logprobs(void **state)
     /* The stream gives the same tokens, one after the other. */
     serve_reply s = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"logprobs\":true,\"top_logprobs\":2,\"stop\":\"call\",\"stream\":true}", 200);
     json_t *all = json_array();
-    for (i = 0; i + 1 < serve_events(&s); i++) {
+    n_events = serve_events(&s);
+    for (i = 0; i + 1 < n_events; i++) {
         char *event = serve_event(&s, i);
         json_t *v = loads(event), *content = json_object_get(at(v, "choices.0.logprobs"), "content");
         if (content) json_array_extend(all, content);
@@ -626,7 +627,7 @@ static void several_answers(void **state)
     serve_reply s = post("/v1/chat/completions", "{" TEA ",\"temperature\":0,\"n\":4,\"stream\":true,\"memory\":{\"user_id\":\"many\"}}", 200);
     char told[4][200] = { "" };
     int finished = 0;
-    for (size_t i = 0; i + 1 < serve_events(&s); i++) {
+    for (size_t i = 0, n_events = serve_events(&s); i + 1 < n_events; i++) {
         char *event = serve_event(&s, i);
         json_t *v = loads(event), *content = json_object_get(at(v, "choices.0.delta"), "content");
         char *to = told[number_at(v, "choices.0.index")];
@@ -779,7 +780,8 @@ static void *ask_as_user(void *ctx)
                  i, i % 2 ? "true" : "false", c->number);
         serve_reply r = serve_call(kit, "POST", "/v1/chat/completions", NULL, body);
         char told[300] = "", fact[32] = "";
-        for (size_t e = 0; r.status == 200 && e < (i % 2 ? serve_events(&r) - 1 : 1); e++) {
+        const size_t n_events = r.status == 200 ? (i % 2 ? serve_events(&r) - 1 : 1) : 0;
+        for (size_t e = 0; e < n_events; e++) {
             char *event = i % 2 ? serve_event(&r, e) : NULL;
             json_t *v = event ? json_loads(event, 0, NULL) : json_incref(r.json), *choice = json_array_get(json_object_get(v, "choices"), 0);
             const char *piece = json_string_value(json_object_get(json_object_get(choice, event ? "delta" : "message"), "content"));

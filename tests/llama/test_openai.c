@@ -67,7 +67,7 @@ static char *told(json_t *body, char finish[16])
     FILE *f = open_memstream(&all, &n);
 
     if (r.status != 200 || !strstr(r.body, "[DONE]")) fail_msg("status %d: %s\n%s", r.status, text, r.body);
-    for (size_t i = 0; i + 1 < serve_events(&r); i++) {
+    for (size_t i = 0, n_events = serve_events(&r); i + 1 < n_events; i++) {
         char *event = serve_event(&r, i);
         json_t *v = json_loads(event, 0, NULL), *choice = choice_of(v);
         const char *piece = json_string_value(json_object_get(json_object_get(choice, "delta"), "content"));
