@@ -580,7 +580,8 @@ INFERSCALE_API inferscale_status inferscale_complete(inferscale *is, const infer
 INFERSCALE_API inferscale_status inferscale_tokenize(inferscale *is, const char *text, int32_t **ids, size_t *n);
 INFERSCALE_API void inferscale_tokens_free(int32_t *ids); /* NULL is allowed */
 
-/* Vectors of the texts, [n][dim], unit length; *out is freed with inferscale_vectors_free. Errors: E_INVALID (blank, not UTF-8), E_MODEL, E_ENGINE. */
+/* Vectors of the texts, [n][dim], unit length; *out is freed with inferscale_vectors_free. Errors: E_INVALID (blank, not UTF-8),
+ * E_MODEL, E_ENGINE. */
 INFERSCALE_API inferscale_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, float **out, uint32_t *dim);
 INFERSCALE_API void inferscale_vectors_free(float *vectors); /* NULL is allowed */
 
