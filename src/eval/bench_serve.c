@@ -132,11 +132,11 @@ static is_status take_window(const study *s, bench_serve_row *r, const load_resu
         if (x->completed) {
             if (!grow(r, 1, x->n_itl)) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the times of %u answers", r->completed);
             take_sample(s, r, w, x);
-        } else if (!x->cut) {
-            r->lost += !x->error[0];
-            if (!r->error[0]) snprintf(r->error, sizeof r->error, "%s", x->error);
+        } else if (!x->cut && !r->error[0]) {
+            snprintf(r->error, sizeof r->error, "%s", x->error);
         }
     }
+    r->lost += (uint32_t)(l->n - l->n_completed - l->n_failed - l->n_cut);
     w->request_throughput = w->seconds > 0 ? w->completed / w->seconds : 0;
     w->output_throughput = w->seconds > 0 ? w->output_throughput / w->seconds : 0;
     r->failed += w->failed;
