@@ -27,6 +27,7 @@ WHOLE = [
 # Writes that walk a partition: a piece of their text, and why they may.
 WHOLE_PARTITION = [
     ("DELETE FROM conversations", "few, once a forgetting"),
+    ("ORDER BY id DESC LIMIT 1 OFFSET", "from the newest back, at most as many as are kept, one write in 64"),
 ]
 # Files whose subject is the whole store.
 WHOLE_FILES = {"src/bank/verify.c": "fsck reads everything", "src/bank/books.c": "so do gc, du and backup",

@@ -163,6 +163,7 @@ static const char version_3[] =
  * there get theirs as they are. */
 static const char version_4[] =
     "ALTER TABLE embeddings ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;" /* XXH3-64 of item, version, scale and q */
-    "UPDATE embeddings SET checksum = vector_sum(item_id, version, scale, q);";
+    "UPDATE embeddings SET checksum = vector_sum(item_id, version, scale, q);"
+    "CREATE INDEX placements_newest ON placements(partition_id, id);"; /* the oldest go when there are too many */
 
 const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4 };
