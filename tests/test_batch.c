@@ -233,6 +233,43 @@ static void test_seats(void **state)
     is_engine_close(e);
 }
 
+/* A run that rests leaves its seat: who waits for one is seated in the next steps, long before a caller counts as away. */
+static void test_resting_leaves_the_seat(void **state)
+{
+    static step s[LINES];
+    is_engine *e = open_mock("slow=3", 2);
+    int32_t *ids = kit_random_ids(&seed, 60, 16, VOCAB);
+    kit_ids all = { ids, 60 };
+    volatile int go_on = 1;
+    job generating = { .e = e, .ids = kit_cut(all, 0, 20), .go_on = &go_on };
+    is_run *kept = NULL, *next = NULL;
+    is_run_opts o = { .no_prefix_cache = true };
+    kit_plan p;
+    pthread_t t;
+    int before, at = -1, n;
+
+    (void)state;
+    kit_plan_begin(&p, 0);
+    kit_plan_add(&p, IS_ROLE_QUESTION, kit_cut(all, 20, 20), NULL);
+    KIT_OK(is_engine_start(e, &p.plan, &o, &kept, NULL));
+    assert_int_equal(pthread_create(&t, NULL, do_job, &generating), 0);
+    wait_for_steps(4);
+    is_engine_rest(e, kept);
+    before = read_steps(s, LINES);
+    KIT_OK(is_engine_start(e, &p.plan, &o, &next, NULL));
+    __atomic_store_n(&go_on, 0, __ATOMIC_RELEASE);
+    pthread_join(t, NULL);
+    n = read_steps(s, LINES);
+    for (int i = before; i < n && at < 0; i++)
+        for (int k = 0; k < s[i].n; k++)
+            if (s[i].lanes[k].tokens == 20) at = i;
+    assert_true(at >= 0 && at - before <= 40); /* a wait of IS_AWAY_MS would be 60 steps of 3 ms or more */
+    is_engine_finish(e, next);
+    is_engine_finish(e, kept);
+    is_free(ids);
+    is_engine_close(e);
+}
+
 /* Who is cancelled while it waits for a seat goes at once. */
 static void test_cancelled_while_it_waits(void **state)
 {
@@ -416,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_short_prompts_pass_long_ones),
         cmocka_unit_test(test_a_long_prompt_is_through_in_bounded_steps),
         cmocka_unit_test(test_seats),
+        cmocka_unit_test(test_resting_leaves_the_seat),
         cmocka_unit_test(test_cancelled_while_it_waits),
         cmocka_unit_test(test_everything_at_once),
     };

@@ -449,6 +449,20 @@ is_status is_batch_do(is_batch *b, is_run *run, bool prompt, const volatile int 
     return st;
 }
 
+void is_batch_rest(is_batch *b, is_run *run)
+{
+    seat *s;
+
+    pthread_mutex_lock(&b->lock);
+    s = seat_of(b, run);
+    if (s && !s->busy) {
+        stand_up(b, s);
+        not_expected(b, s);
+        pthread_cond_signal(&b->work);
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
 void is_batch_finish(is_batch *b, is_run *run)
 {
     seat *s;

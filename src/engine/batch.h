@@ -11,7 +11,8 @@
  *   for ever.        longest, so each is through after a bounded number of steps, however many short ones come.
  *   Seats.           n_parallel runs are seated, from the start or extension until their end. Who finds no seat waits; seats are given in
  *                    the order of arrival, but a short prompt (IS_SHORT_TOKENS) may overtake long ones: each at most IS_OVERTAKEN times.
- *                    A run whose caller stays away for IS_AWAY_MS loses its seat to one who waits; it goes on as it likes.
+ *                    A run whose caller lets it rest, or stays away for IS_AWAY_MS, loses its seat to one who waits; it goes on as
+ *                    it likes.
  *   Together.        After a step the runs that got logits are waited for, a quarter of the step's time, IS_GATHER_MS at most, so that
  *                    they come into the next one together.
  *   Each its own.    A flag that cancels a run is looked at between steps, and within one where all its runs are cancelled. A run that
@@ -40,6 +41,8 @@ void is_batch_free(is_batch *b);          /* ends the thread; NULL is allowed. N
 /* Steps the run until what begin, more or token gave it is done. prompt: of begin or more. On failure what more or token gave it is
  * undone; a run that was begun is to be finished. cancel and stop may be NULL. */
 is_status is_batch_do(is_batch *b, is_run *run, bool prompt, const volatile int *cancel, const volatile int *stop);
+/* The caller wants no more of the run for now: its seat is another's at once, and no step waits for it. It may go on later. */
+void is_batch_rest(is_batch *b, is_run *run);
 /* Ends the run before the next step; returns at once. */
 void is_batch_finish(is_batch *b, is_run *run);
 

@@ -190,6 +190,11 @@ uint32_t is_engine_run_tokens(is_engine *e, is_run *run)
     return e->v->run_tokens(e->impl, run);
 }
 
+void is_engine_rest(is_engine *e, is_run *run)
+{
+    if (e && run) is_batch_rest(e->batch, run);
+}
+
 void is_engine_finish(is_engine *e, is_run *run)
 {
     if (e && run) is_batch_finish(e->batch, run);

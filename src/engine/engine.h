@@ -268,6 +268,8 @@ is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token);
 is_status is_engine_feed(is_engine *e, is_run *run, int32_t token);
 const float *is_engine_logits(is_engine *e, is_run *run);
 uint32_t is_engine_run_tokens(is_engine *e, is_run *run);
+/* The answer is over, the run is kept: others need not wait for it (batch.h). NULL is allowed. */
+void is_engine_rest(is_engine *e, is_run *run);
 void is_engine_finish(is_engine *e, is_run *run);
 
 #endif
