@@ -685,6 +685,13 @@ static void answers_take_the_best_rows(void **state)
     assert_string_equal(a->facts[0].policy, "header");
     for (size_t i = 1; i < 6; i++) assert_string_equal(a->facts[i].policy, "company:4");
     inferscale_answer_free(a);
+    a = ask(l, 13); /* far more than four neighbours: pages are nearer */
+    assert_true(a->n_facts == 13 && a->n_refined == 0 && a->n_exact == 1);
+    for (size_t i = 1; i < 13; i++) assert_string_equal(a->facts[i].policy, "page:8");
+    inferscale_answer_free(a);
+    a = ask(l, 12);
+    assert_true(a->n_facts == 12 && a->n_refined == 11);
+    inferscale_answer_free(a);
     assert_int_equal(encode_stage(l, INFERSCALE_STAGE_ALL, NULL).facts_encoded, 0);
     o.stage = INFERSCALE_STAGE_REFINE;
     o.refine = "none";

@@ -224,7 +224,7 @@ is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, 
         if (inject) {
             is_variant *v = &a->variants[a->n_variants++];
 
-            IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], v, &facts[i].segment, &n_bad));
+            IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], n, v, &facts[i].segment, &n_bad));
             facts[i].exact_first = v->has_exact;
         }
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));

@@ -7,11 +7,27 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-/* 0 is best. The books list the newest first, which decides among equals. */
-static int rank(const inferscale *is, const is_segment_row *row)
+/* Rows averaged over the company of N neighbours are those of a fact that stands among about so many. In a prompt of several times as
+ * many the first stage's pages are nearer to the text twin: at k = 50 on both models that were measured (docs/design.md 4). */
+enum { CROWD = 3 };
+
+static bool is_crowd(const inferscale *is, size_t n_facts)
 {
-    if (is->has_refine && strcmp(row->policy, is->refine.name) == 0) return 0;
-    return strcmp(row->policy, is->policy.name) == 0 ? 1 : 2;
+    return is->refine.kind == IS_POLICY_COMPANY && is->policy.kind == IS_POLICY_PAGE && n_facts > (size_t)CROWD * is->refine.w;
+}
+
+static bool is_refined(const inferscale *is, const is_segment_row *row)
+{
+    return is->has_refine && strcmp(row->policy, is->refine.name) == 0;
+}
+
+/* 0 is best. The books list the newest first, which decides among equals. */
+static int rank(const inferscale *is, const is_segment_row *row, size_t n_facts)
+{
+    const int first = is_crowd(is, n_facts) ? 0 : 1;
+
+    if (is_refined(is, row)) return 1 - first;
+    return strcmp(row->policy, is->policy.name) == 0 ? first : 2;
 }
 
 static bool is_exact(const is_segment_row *row)
@@ -34,8 +50,8 @@ static bool take(inferscale *is, const is_partition *p, const is_segment_row *ro
     return false;
 }
 
-is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, is_variant *v, is_segment **out,
-                          size_t *n_bad)
+is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, size_t n_facts, is_variant *v,
+                          is_segment **out, size_t *n_bad)
 {
     is_segment_row *rows = NULL;
     size_t n = 0;
@@ -46,9 +62,9 @@ is_status is_variant_load(inferscale *is, const is_partition *p, const inferscal
     for (size_t i = 0; i < n; i++) v->has_exact = v->has_exact || (rows[i].version == fact->version && is_exact(&rows[i]));
     for (int best = 0; best < 3 && !*out; best++) {
         for (size_t i = 0; i < n && !*out; i++) {
-            if (rows[i].version != fact->version || rank(is, &rows[i]) != best || !take(is, p, &rows[i], out, n_bad)) continue;
+            if (rows[i].version != fact->version || rank(is, &rows[i], n_facts) != best || !take(is, p, &rows[i], out, n_bad)) continue;
             snprintf(v->policy, sizeof v->policy, "%s", rows[i].policy);
-            v->refined = best == 0;
+            v->refined = is_refined(is, &rows[i]);
         }
     }
     is_free(rows);

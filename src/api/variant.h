@@ -12,10 +12,11 @@ typedef struct is_variant {
     bool has_exact;          /* it has rows from behind the bare header, taken or not */
 } is_variant;
 
-/* The best segment there is: the refine policy's, else the first stage's, else the newest of any other. A file that is gone or
- * bad leaves the books (*n_bad counts them), so that the fact is encoded again. *out NULL: there is none, serve text. */
-is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, is_variant *v, is_segment **out,
-                          size_t *n_bad);
+/* The best segment there is for a fact among n_facts: the refine policy's, else the first stage's (where the prompt holds far more facts
+ * than refining averaged over, the other way round), else the newest of any other. A file that is gone or bad leaves the books (*n_bad
+ * counts them), so that the fact is encoded again. *out NULL: there is none, serve text. */
+is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, size_t n_facts, is_variant *v,
+                          is_segment **out, size_t *n_bad);
 /* The rows behind the bare header, which are exact where a fact stands right behind it. *out NULL: there are none. */
 is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, is_segment **out, size_t *n_bad);
 /* Sets exact_first of the facts that have such rows by the books: for plans that inject nothing and are to have the order of those

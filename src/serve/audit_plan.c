@@ -117,6 +117,14 @@ static is_status hold_facts(inferscale *is, const audit_entry *e, is_hold *hold,
 }
 
 /* The rows and tokens of one fact. */
+static size_t facts_of(const audit_entry *e)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < e->n_parts; i++) n += e->parts[i].role == IS_ROLE_FACT;
+    return n;
+}
+
 static is_status load_fact(inferscale *is, const audit_entry *e, const audit_part *from, const inferscale_item *item, is_part *to)
 {
     is_variant variant;
@@ -127,7 +135,7 @@ static is_status load_fact(inferscale *is, const audit_entry *e, const audit_par
         if (is_vault_get(is->vault, from->segment, is_engine_describe(is->engine)->fingerprint, &to->segment) != INFERSCALE_OK)
             return is_fail(INFERSCALE_E_NOTFOUND, "the rows that the answer used were replaced");
     } else if (from->resident) {
-        IS_TRY(is_variant_load(is, &e->p, item, &variant, &to->segment, &n_bad));
+        IS_TRY(is_variant_load(is, &e->p, item, facts_of(e), &variant, &to->segment, &n_bad));
     }
     if (to->segment) {
         to->source = IS_SRC_STORED;
