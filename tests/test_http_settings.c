@@ -112,6 +112,33 @@ static void https_is_spoken_with_a_certificate_and_http_is_not(void **state)
     free(body);
 }
 
+/* The number that the next descriptor gets: the lowest that is free. */
+static int next_fd(void)
+{
+    int fd = dup(STDERR_FILENO);
+    close(fd);
+    return fd;
+}
+
+/* libmicrohttpd closes the socket of a server that it cannot start. Closed once more, it is somebody else's file by then (a model that was
+ * just being opened); not closed at all, it would keep the port. */
+static void a_certificate_that_is_none_costs_no_descriptor(void **state)
+{
+    char none[600], error[1024];
+    int before;
+    snprintf(none, sizeof none, "%s/none.pem", folder);
+    FILE *f = fopen(none, "w");
+    assert_non_null(f);
+    fputs("no certificate", f);
+    fclose(f);
+    for (int i = 0; i < 3; i++) {
+        before = next_fd();
+        assert_int_equal(serve_start_fails(error, "tls_cert", none, "tls_key", none, NULL), INFERSCALE_E_INVALID);
+        assert_non_null(strstr(error, "PEM"));
+        if (i) assert_int_equal(next_fd(), before);
+    }
+}
+
 /* ---- CORS ---------------------------------------------------------------------------------------------------------------- */
 
 static void one_origin_is_let_in(void **state)
@@ -186,6 +213,27 @@ static void ipv6_is_listened_on(void **state)
     serve_stop(k);
 }
 
+/* Opening a store begins to load a model, which takes long: what is wrong with the port or the files is told before. */
+static void what_cannot_be_served_is_told_before_a_store_is_opened(void **state)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    socklen_t len = sizeof at;
+    char error[1024], port[16], home[600], none[600];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    snprintf(port, sizeof port, "%d", ntohs(at.sin_port));
+    snprintf(home, sizeof home, "%s/never", folder);
+    snprintf(none, sizeof none, "%s/absent.pem", folder);
+    assert_int_equal(serve_start_fails(error, "home", home, "port", port, NULL), INFERSCALE_E_BUSY);
+    assert_non_null(strstr(error, "--port"));
+    close(fd);
+    assert_int_not_equal(serve_start_fails(error, "home", home, "tls_cert", none, "tls_key", none, NULL), INFERSCALE_OK);
+    assert_non_null(strstr(error, none));
+    assert_int_not_equal(access(home, F_OK), 0);
+}
+
 static int set_up(void **state)
 {
     curl_global_init(CURL_GLOBAL_ALL);
@@ -204,9 +252,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(https_is_spoken_with_a_certificate_and_http_is_not),
+        cmocka_unit_test(a_certificate_that_is_none_costs_no_descriptor),
         cmocka_unit_test(one_origin_is_let_in),
         cmocka_unit_test(further_names_of_the_host_are_taken),
         cmocka_unit_test(ipv6_is_listened_on),
+        cmocka_unit_test(what_cannot_be_served_is_told_before_a_store_is_opened),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -304,6 +304,7 @@ static is_status start_daemon(struct is_http *h)
                                  h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_line, h,
                                  MHD_OPTION_ARRAY, h->cert ? tls : none, MHD_OPTION_END);
     if (h->daemon) return INFERSCALE_OK;
+    h->listener = -1; /* libmicrohttpd has closed it: closing it again would close what another thread has opened meanwhile */
     return h->cert ? is_fail(INFERSCALE_E_INVALID, "the server cannot start; are %s and %s a PEM certificate and its key?",
                              c->tls_cert, c->tls_key)
                    : is_fail(INFERSCALE_E_NOMEM, "the server cannot start: too few threads, descriptors or too little memory");
@@ -333,7 +334,12 @@ static is_status prepare(struct is_http *h)
     for (uint32_t i = 0; i < h->n_slots; i++) h->conns[i].fd = -1;
     IS_TRY(enough_descriptors(h));
     IS_TRY(read_tls(h));
-    IS_TRY(open_listener(h));
+    return open_listener(h);
+}
+
+static is_status begin(struct is_http *h)
+{
+    const is_config *c = h->s->config;
     IS_TRY(is_pool_start(&h->quick, h, HTTP_SHORT_WORKERS, c->max_connections));
     IS_TRY(is_pool_start(&h->engine, h, c->parallel, c->max_queue));
     h->engine.is_engine = true;
@@ -341,18 +347,23 @@ static is_status prepare(struct is_http *h)
     return start_daemon(h);
 }
 
-is_status is_http_start(is_server *s, const is_route *const *tables)
+is_status is_http_claim(is_server *s)
 {
     struct is_http *h = is_calloc(1, sizeof *h);
     if (!h) return is_fail(INFERSCALE_E_NOMEM, "out of memory; close other programs and try again");
     h->s = s;
-    h->tables = tables;
     h->listener = -1;
     pthread_mutex_init(&h->lock, NULL);
     s->http = h;
     is_status st = prepare(h);
     if (st != INFERSCALE_OK) is_http_stop(s);
     return st;
+}
+
+is_status is_http_start(is_server *s, const is_route *const *tables)
+{
+    s->http->tables = tables;
+    return begin(s->http);
 }
 
 int is_http_port(const is_server *s) { return s->http->port; }

@@ -18,8 +18,10 @@ void is_http_set_tune(const is_http_tune *tune); /* before is_http_start */
 /* Tests: routes beside those of the faces, and before them; NULL = none. Before is_server_run. */
 void is_server_set_extra(const is_route *table);
 
-/* Listens on config->host and port, and serves the tables (NULL ends the list, which must live as long) from then on. s->http is set.
- * E_DENIED, E_BUSY (the address is taken), E_INVALID, E_NOMEM. */
+/* Listens on config->host and port and reads the TLS files: what can be wrong is told before a model is loaded. Who connects waits until
+ * is_http_start. s->http is set. E_DENIED, E_BUSY (the address is taken), E_INVALID, E_NOMEM, E_IO. */
+is_status is_http_claim(is_server *s);
+/* After is_http_claim: serves the tables (NULL ends the list, which must live as long) from now on. If it fails, is_http_stop. */
 is_status is_http_start(is_server *s, const is_route *const *tables);
 int is_http_port(const is_server *s);
 /* No new connection; requests of old ones hear 503, those that run go on. */

@@ -168,6 +168,7 @@ static is_status serve(is_server *s, const is_route **tables, void (*on_ready)(v
     IS_TRY(is_config_check(c, NULL, NULL));
     IS_TRY(is_metrics_new(&s->metrics));
     if (*c->keys) IS_TRY(is_keys_open(c->keys, &s->keys));
+    IS_TRY(is_http_claim(s)); /* before the store: opening it begins to load the model, which cannot be called off */
     IS_TRY(open_store(s));
     IS_TRY(is_ops_start(s));
     IS_TRY(is_audit_start(s));
