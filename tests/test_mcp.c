@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
+#include "exchange/json.h"
 #include "serve/mcp.h"
 #include "support/scratch.h"
 #include "support/serve_kit.h"
@@ -213,6 +215,20 @@ static void wrong_arguments_are_named(void **state)
     json_decref(use(NULL, "list_memories", "{}", true)); /* whose? */
 }
 
+/* The text beside structuredContent is what most models read: numbers as they are said, not as they are kept. */
+static void numbers_are_shown_short(void **state)
+{
+    json_t *o = json_pack("{s:f}", "score", 0.346058);
+    char *shown = is_json_shown(o), *kept = is_json_string(o);
+
+    (void)state;
+    assert_string_equal(shown, "{\"score\":0.346058}");
+    assert_string_equal(kept, "{\"score\":0.34605799999999998}"); /* a person's metadata loses nothing */
+    is_free(shown);
+    is_free(kept);
+    json_decref(o);
+}
+
 static void a_connections_owner_is_its_only_one(void **state)
 {
     json_t *o = use(ANNA, "add_memory", "{\"text\": \"Anna's own.\"}", false);
@@ -265,6 +281,7 @@ int main(void)
         cmocka_unit_test(revisions_are_agreed_on),
         cmocka_unit_test(every_schema_is_one),
         cmocka_unit_test(wrong_arguments_are_named),
+        cmocka_unit_test(numbers_are_shown_short),
         cmocka_unit_test(a_connections_owner_is_its_only_one),
         cmocka_unit_test(random_messages_have_an_answer_or_none),
     };

@@ -35,14 +35,18 @@ json_t *is_json_time(int64_t epoch)
     return json_string(iso);
 }
 
-char *is_json_string(const json_t *v)
+static char *dumped(const json_t *v, size_t flags)
 {
-    size_t n = v ? json_dumpb(v, NULL, 0, JSON_COMPACT) : 0;
+    size_t n = v ? json_dumpb(v, NULL, 0, flags) : 0;
     char *s = n ? is_malloc(n + 1) : NULL;
-    if (s) json_dumpb(v, s, n, JSON_COMPACT);
+    if (s) json_dumpb(v, s, n, flags);
     if (s) s[n] = '\0';
     return s;
 }
+
+char *is_json_string(const json_t *v) { return dumped(v, JSON_COMPACT); }
+
+char *is_json_shown(const json_t *v) { return dumped(v, JSON_COMPACT | JSON_REAL_PRECISION(15)); }
 
 static const char *source_name(int source)
 {

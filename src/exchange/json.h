@@ -11,6 +11,7 @@ json_t *is_json_time(int64_t epoch);        /* ISO 8601; 0: null */
 
 /* v in a new string, to be is_free'd, whatever allocator jansson has; NULL = out of memory. */
 char *is_json_string(const json_t *v);
+char *is_json_shown(const json_t *v); /* to be read, not kept: 0.3 where the exact number is 0.29999999999999999 */
 
 enum { IS_ITEM_SCORE = 1, IS_ITEM_KV = 2 }; /* score, score_lexical, score_dense; kv_ready of facts */
 json_t *is_item_json(const inferscale_item *item, unsigned with);

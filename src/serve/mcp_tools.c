@@ -199,7 +199,7 @@ static is_status check(const tool *t, json_t *a)
 
 static json_t *result(json_t *structured, const char *error)
 {
-    char *text = structured ? is_json_string(structured) : NULL;
+    char *text = structured ? is_json_shown(structured) : NULL;
     json_t *o = json_pack("{s:[{s:s,s:o}],s:b}", "content", "type", "text", "text", is_json_text(structured ? text : error), "isError",
                           !structured);
 
