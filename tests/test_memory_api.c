@@ -351,6 +351,7 @@ static void what_is_wrong_is_named(void **state)
 {
     static const struct { const char *method, *target, *body; int status; const char *word; } tries[] = {
         { "POST", "/memories", "{\"text\": \"x\"}", 400, "identifier" },
+        { "POST", "/search", "{\"user_id\": \"a\", \"qurey\": \"x\"}", 400, "did you mean query?" },
         { "POST", "/memories", "{\"user_id\": 7, \"text\": \"x\"}", 400, "user_id" },
         { "POST", "/memories", "{\"user_id\": \"\", \"text\": \"x\"}", 400, "user_id" },
         { "POST", "/memories", "{\"user_id\": \"a\"}", 400, "messages" },

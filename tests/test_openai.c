@@ -167,7 +167,11 @@ static void refused_by_name(void **state)
         snprintf(request, sizeof request, "{" HI ",\"%s\":\"x\"}", chat[i]);
         refuses(IS_OA_CHAT, request, chat[i], "not supported");
     }
-    refuses(IS_OA_CHAT, "{" HI ",\"temprature\":1}", "temprature", "not a parameter");
+    refuses(IS_OA_CHAT, "{" HI ",\"temprature\":1}", "temprature", "did you mean temperature?");
+    refuses(IS_OA_CHAT, "{\"message\":[]}", "message", "did you mean messages?");
+    refuses(IS_OA_CHAT, "{" HI ",\"user_id\":\"anna\"}", "user_id", "belongs into memory");
+    refuses(IS_OA_TEXT, "{\"prompt\":\"a\",\"user_id\":\"anna\"}", "user_id", "not a parameter");
+    refuses(IS_OA_CHAT, "{" HI ",\"zzzzzzzz\":1}", "zzzzzzzz", "not a parameter of this endpoint");
     refuses(IS_OA_CHAT, "{" HI ",\"prompt\":\"a\"}", "prompt", "not a parameter");
     refuses(IS_OA_CHAT, "{" HI ",\"best_of\":1}", "best_of", "not a parameter");
     refuses(IS_OA_TEXT, "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", "not supported");
@@ -374,7 +378,8 @@ static void memory_wrong(void **state)
         { "\"ids\":[1],\"k\":2", "memory.ids", "beside" }, { "\"ids\":[1],\"threshold\":2", "memory.ids", "beside" },
         { "\"filters\":[]", "memory.filters", "object" }, { "\"filters\":{\"x\":1}", "memory.filters.x", "not known" },
         { "\"filters\":{\"metadata\":3}", "memory.filters.metadata", "object" }, { "\"filters\":{\"from\":\"soon\"}", "memory.filters.from", "date" },
-        { "\"filters\":{\"to\":1.5}", "memory.filters.to", "date" }, { "\"userid\":\"a\"", "memory.userid", "not a member" },
+        { "\"filters\":{\"to\":1.5}", "memory.filters.to", "date" }, { "\"userid\":\"a\"", "memory.userid", "did you mean user_id?" },
+        { "\"user\":\"a\"", "memory.user", "did you mean user_id?" }, { "\"qqqqqqqq\":1", "memory.qqqqqqqq", "not a member of memory" },
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -481,6 +486,7 @@ static void models(void **state)
     assert_string_equal(text_at(r.json, "error.code"), "model_not_found");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{\"model\":\"gpt-5\"," HI "}", 404);
+    assert_non_null(strstr(text_at(r.json, "error.message"), "\"mock\" is: send that or leave model out; --alias"));
     assert_string_equal(text_at(r.json, "error.param"), "model");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{\"model\":\"gpt-4o\"," HI "}", 200);

@@ -366,7 +366,8 @@ static void note_shortfalls(is_asking *a, const is_planned *planned)
         n_computed -= best->source == INFERSCALE_SOURCE_COMPUTED;
     }
     if (ans->mode == INFERSCALE_MODE_KV && n_computed)
-        is_asking_note(a, "%zu of %zu facts had no KV and were computed as text; encode them to inject them", n_computed, ans->n_facts);
+        is_asking_note(a, "%zu of %zu facts had no KV and were computed as text; %s", n_computed, ans->n_facts,
+                       a->is->background ? "they are being encoded in the background" : "encode them to inject them");
     ans->n_dropped = is_planned_dropped(planned);
     if (ans->n_dropped)
         is_asking_note(a, "%zu facts were left out: the context of %u tokens is full", ans->n_dropped,

@@ -131,7 +131,7 @@ static is_status parse_line(const is_keys *k, table *t, char *s, size_t line)
     s += strspn(s, " \t");
     if (*s == '\0' || *s == '#') return INFERSCALE_OK;
     n = strcspn(s, " \t");
-    if (n < KEY_MIN) return bad(line, "a key has 16 bytes or more", NULL, 0);
+    if (n < KEY_MIN) return bad(line, "a key has 16 bytes or more, and what it may do stands behind it (`openssl rand -hex 24` makes one)", NULL, 0);
     if (n > KEY_MAX) return bad(line, "a key has at most 512 bytes", NULL, 0);
     for (size_t i = 0; i < n; i++)
         if (s[i] <= 0x20 || s[i] >= 0x7f) return bad(line, "a key is made of ASCII letters, digits and signs", NULL, 0);

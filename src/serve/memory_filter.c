@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/nearest_name.h"
 #include "base/status.h"
 #include "serve/memory.h"
 
@@ -31,6 +32,17 @@ inferscale_status is_when_parse(json_t *v, const char *what, int64_t *out)
     return INFERSCALE_OK;
 }
 
+static is_status unknown_member(const char *what, const char *name, const char *const known[])
+{
+    size_t n = 0;
+    const char *near;
+
+    while (known[n]) n++;
+    near = is_nearest_name(name, known, n);
+    if (near) return is_fail(INFERSCALE_E_INVALID, "%s has a member \"%.60s\", which is not served here; did you mean %s?", what, name, near);
+    return is_fail(INFERSCALE_E_INVALID, "%s has a member \"%.60s\", which is not served here; leave it out", what, name);
+}
+
 inferscale_status is_members_check(json_t *o, const char *what, const char *const known[])
 {
     const char *name;
@@ -41,8 +53,7 @@ inferscale_status is_members_check(json_t *o, const char *what, const char *cons
         bool found = json_is_null(v);
 
         for (size_t i = 0; known[i] && !found; i++) found = !strcmp(known[i], name);
-        if (!found)
-            return is_fail(INFERSCALE_E_INVALID, "%s has a member \"%.60s\", which is not served here; leave it out", what, name);
+        if (!found) return unknown_member(what, name, known);
     }
     return INFERSCALE_OK;
 }

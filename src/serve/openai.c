@@ -60,10 +60,10 @@ bool is_oa_knows_model(is_server *s, const char *name)
     return inferscale_model(s->is, &info) == INFERSCALE_OK && strcmp(name, info.name) == 0;
 }
 
-void is_oa_not_a_model(is_request *r, const char *name, const char *served)
+void is_oa_not_a_model(is_request *r, const char *name, const char *served, const char *more)
 {
     is_reply_error(r, 404, "invalid_request_error", "model_not_found", "model",
-                   "the model \"%.100s\" is not served here; \"%s\" is", name, served);
+                   "the model \"%.100s\" is not served here; \"%s\" is: send that or leave model out%s", name, served, more);
 }
 
 static json_t *model_object(is_server *s, const char *name)
@@ -101,7 +101,7 @@ static void show_model(is_server *s, is_request *r)
 
     is_oa_embedder_name(s, embedder, sizeof embedder);
     if (name && (strcmp(name, embedder) == 0 || is_oa_knows_model(s, name))) is_reply_json(r, 200, model_object(s, name));
-    else is_oa_not_a_model(r, name ? name : "", s->model);
+    else is_oa_not_a_model(r, name ? name : "", s->model, "");
 }
 
 /* ---- Completions --------------------------------------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ static void answer(is_server *s, is_request *r, is_oa_ask *a)
     is_owner owner;
 
     if (a->model && !is_oa_knows_model(s, a->model)) {
-        is_oa_not_a_model(r, a->model, s->model);
+        is_oa_not_a_model(r, a->model, s->model, "; --alias gives it further names");
         return;
     }
     if (is_scope_read(r, json_is_object(memory) ? memory : NULL, &owner) != INFERSCALE_OK) return;

@@ -80,6 +80,7 @@ bool is_oa_finish_messages(is_oa_ask *a, is_oa_fault *f);    /* adds what is sai
 
 /* openai_memory.c */
 bool is_oa_read_memory(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f);
+bool is_oa_names_memory(const char *name); /* a member of `memory` */
 json_t *is_oa_memory_of(const is_oa_ask *a, const inferscale_answer *ans, bool whole); /* whole: the answer is over */
 
 /* openai_tools.c */
@@ -147,7 +148,7 @@ json_t *is_oa_error_of(is_status st, const char *message);
 
 /* openai.c */
 bool is_oa_knows_model(is_server *s, const char *name);
-void is_oa_not_a_model(is_request *r, const char *name, const char *served);
+void is_oa_not_a_model(is_request *r, const char *name, const char *served, const char *more); /* more: behind the message, "" = nothing */
 /* The embedder's name, as requests give it. */
 void is_oa_embedder_name(is_server *s, char *out, size_t size);
 

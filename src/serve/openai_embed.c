@@ -165,7 +165,7 @@ static void answer(is_server *s, is_request *r, const wanted *w)
 
     is_oa_embedder_name(s, name, sizeof name);
     if (w->model && strcmp(w->model, name) != 0) {
-        is_oa_not_a_model(r, w->model, name);
+        is_oa_not_a_model(r, w->model, name, "");
         return;
     }
     data = json_array();

@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/nearest_name.h"
 #include "serve/openai.h"
 
 enum { N_STOPS = 16, STOP_BYTES = 256, N_BIAS = 1024, TOKENS_MOST = 1 << 20 };
@@ -314,6 +315,21 @@ static bool read_field(is_oa_ask *a, const field *d, json_t *v, is_oa_fault *f)
     }
 }
 
+/* A name of memory's that stands beside `memory` is meant for it; else the nearest name that is served here. */
+static bool refuse_unknown(const is_oa_ask *a, const char *name, is_oa_fault *f)
+{
+    const char *names[sizeof fields / sizeof *fields], *near;
+    size_t n = 0;
+
+    if (a->form == IS_OA_CHAT && is_oa_names_memory(name))
+        return is_oa_refuse(f, "unknown_parameter", name, "\"%.60s\" belongs into memory: {\"memory\": {\"%.60s\": ...}}", name, name);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if ((fields[i].in & a->form) && fields[i].kind != NO) names[n++] = fields[i].name;
+    near = is_nearest_name(name, names, n);
+    return is_oa_refuse(f, "unknown_parameter", name, "\"%.60s\" is not a parameter of this endpoint%s%s%s", name,
+                        near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
 static bool read_fields(is_oa_ask *a, json_t *body, is_oa_fault *f)
 {
     const char *name;
@@ -325,7 +341,7 @@ static bool read_fields(is_oa_ask *a, json_t *body, is_oa_fault *f)
 
         for (size_t i = 0; i < sizeof fields / sizeof *fields && !d; i++)
             if ((fields[i].in & a->form) && strcmp(fields[i].name, name) == 0) d = &fields[i];
-        if (!d) return is_oa_refuse(f, "unknown_parameter", name, "\"%.60s\" is not a parameter of this endpoint", name);
+        if (!d) return refuse_unknown(a, name, f);
         if (!json_is_null(v) && !read_field(a, d, v, f)) return false;
     }
     return true;

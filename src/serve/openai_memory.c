@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/nearest_name.h"
 #include "serve/openai.h"
 
 enum { K_MOST = 1000 };
@@ -178,6 +179,25 @@ static const struct { const char *name; bool (*read)(asked *m, json_t *v); } mem
     { "filters", read_filters }, { "layout", read_layout }, { "on_full", read_on_full },
 };
 
+enum { N_MEMBERS = sizeof members / sizeof *members };
+
+bool is_oa_names_memory(const char *name)
+{
+    for (size_t i = 0; i < N_MEMBERS; i++)
+        if (strcmp(members[i].name, name) == 0) return true;
+    return false;
+}
+
+static bool refuse_member(const char *member, const char *param, is_oa_fault *f)
+{
+    const char *names[N_MEMBERS], *near;
+
+    for (size_t i = 0; i < N_MEMBERS; i++) names[i] = members[i].name;
+    near = strcmp(member, "user") == 0 ? "user_id" : is_nearest_name(member, names, N_MEMBERS);
+    return is_oa_refuse(f, "unknown_parameter", param, "%s is not a member of memory%s%s%s", param, near ? "; did you mean " : "",
+                        near ? near : "", near ? "?" : "");
+}
+
 bool is_oa_read_memory(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f)
 {
     const char *member;
@@ -191,9 +211,8 @@ bool is_oa_read_memory(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f
         size_t i = 0;
 
         snprintf(param, sizeof param, "memory.%.60s", member);
-        while (i < sizeof members / sizeof *members && strcmp(members[i].name, member) != 0) i++;
-        if (i == sizeof members / sizeof *members)
-            return is_oa_refuse(f, "unknown_parameter", param, "%s is not a member of memory", param);
+        while (i < N_MEMBERS && strcmp(members[i].name, member) != 0) i++;
+        if (i == N_MEMBERS) return refuse_member(member, param, f);
         if (!json_is_null(x) && !members[i].read(&m, x)) return false;
     }
     if (a->o.n_ids && (a->o.ask.recall || json_is_integer(json_object_get(v, "k"))))
