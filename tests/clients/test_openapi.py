@@ -16,7 +16,7 @@ from tap import case, finish
 
 SEED = os.environ.get("INFERSCALE_SEED", "20261130")
 EXAMPLES = os.environ.get("INFERSCALE_EXAMPLES", "12")  # an operation and phase
-SECONDS = 180
+SECONDS = 90
 
 
 def start(home):
@@ -48,7 +48,7 @@ def _():
                "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
                "--exclude-deprecated", "--exclude-path", "/inferscale/import", "--no-shrink", "--generation-database", "none", "--warnings", "off", "--continue-on-failure",
                "--suppress-health-check", "all"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, cwd=home)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS, cwd=home)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
