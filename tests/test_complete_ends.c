@@ -15,6 +15,8 @@
 #include "api/answer.h"
 #include "api/stops.h"
 #include "api/talks.h"
+#include "base/buf.h"
+#include "base/utf8.h"
 #include "support/complete_kit.h"
 #include "support/scratch.h"
 #include "support/store_kit.h"
@@ -146,6 +148,45 @@ static void answers_end_before_a_stop_string(void **state)
     assert_int_equal(a->n_placed_kept, 1);
     inferscale_answer_free(a);
     inferscale_answer_free(whole);
+    store_end(&s);
+}
+
+/* A model may tell any bytes. What a listener hears is text at every piece, and all of it is the answer. */
+static int add_valid(void *ctx, const char *text, size_t len)
+{
+    is_buf *heard = ctx;
+
+    assert_true(len > 0 && is_utf8_valid(text, len, NULL));
+    is_buf_add(heard, text, len);
+    return 0;
+}
+
+static void what_is_no_text_is_never_told(void **state)
+{
+    int n_mended = 0;
+    store s;
+
+    (void)state;
+    store_begin(&s, "");
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        inferscale_complete_options o = options();
+        inferscale_answer *a = NULL;
+        is_buf heard = IS_BUF_INIT;
+
+        o.prompt = "Once upon a time";
+        o.ask.temperature = 1;
+        o.ask.seed = seed;
+        o.ask.max_tokens = 200;
+        o.ask.on_text = add_valid;
+        o.ask.text_ctx = &heard;
+        assert_int_equal(inferscale_complete(s.is, NULL, NULL, 0, &o, &a), INFERSCALE_OK);
+        assert_int_equal(strlen(a->text), heard.len);
+        assert_memory_equal(a->text, heard.data, heard.len);
+        n_mended += strchr(a->text, '?') != NULL;
+        is_buf_free(&heard);
+        inferscale_answer_free(a);
+    }
+    assert_true(n_mended > 0);
     store_end(&s);
 }
 
@@ -292,6 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_strings_do_not_depend_on_the_pieces),
         cmocka_unit_test(answers_end_before_a_stop_string),
+        cmocka_unit_test(what_is_no_text_is_never_told),
         cmocka_unit_test(logprobs_are_of_the_raw_distribution),
         cmocka_unit_test(named_facts_are_used_in_their_order),
         cmocka_unit_test(what_is_not_a_conversation_is_refused),

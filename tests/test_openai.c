@@ -380,6 +380,8 @@ static void memory_wrong(void **state)
         { "\"filters\":{\"metadata\":3}", "memory.filters.metadata", "object" }, { "\"filters\":{\"from\":\"soon\"}", "memory.filters.from", "date" },
         { "\"filters\":{\"to\":1.5}", "memory.filters.to", "date" }, { "\"userid\":\"a\"", "memory.userid", "did you mean user_id?" },
         { "\"user\":\"a\"", "memory.user", "did you mean user_id?" }, { "\"qqqqqqqq\":1", "memory.qqqqqqqq", "not a member of memory" },
+        { "\"filters\":{\"as_of\":9223372036854775807}", "memory.filters.as_of", "9999" },
+        { "\"filters\":{\"from\":-9223372036854775807}", "memory.filters.from", "9999" },
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -22,6 +22,7 @@ typedef struct telling {
     size_t n_reported;   /* tokens, to their listener */
     size_t cap;
     bool wants_no_more;  /* a listener said so */
+    bool mended;         /* bytes were no text and stand as '?': the text is not exactly what was told */
     int stopped_by;      /* index of the stop string; -1 = none */
 } telling;
 
@@ -142,12 +143,23 @@ static void report_tokens(telling *t, size_t until)
     }
 }
 
+/* Bytes that never became a character (a model may tell any, or end half-way through one) are replaced before anybody sees them: what is
+ * shown, like the whole answer, is valid UTF-8 without NUL. */
+static void make_valid(telling *t, size_t until)
+{
+    size_t bad;
+
+    for (; !is_utf8_valid((const char *)t->text.data + t->shown, until - t->shown, &bad); t->mended = true)
+        t->text.data[t->shown + bad] = '?';
+}
+
 /* Shows the text up to byte `until`. */
 static void show(telling *t, size_t until)
 {
     const inferscale_ask_options *o = &t->a->o;
 
     if (until <= t->shown) return;
+    make_valid(t, until);
     report_tokens(t, until);
     if (o->on_text && !t->wants_no_more)
         t->wants_no_more = o->on_text(o->text_ctx, (const char *)t->text.data + t->shown, until - t->shown) != 0;
@@ -178,16 +190,6 @@ static is_status add_token(telling *t, int32_t id)
     return INFERSCALE_OK;
 }
 
-/* Bytes that never became a character (a model may end half-way through one) are replaced, so that the answer is valid UTF-8. */
-static bool make_valid(is_buf *text)
-{
-    bool was = true;
-    size_t bad;
-
-    for (; text->len && !is_utf8_valid((const char *)text->data, text->len, &bad); was = false) text->data[bad] = '?';
-    return was;
-}
-
 /* The bytes of the answer's first n tokens, all told. */
 static size_t bytes_of(const is_asking *a, size_t n)
 {
@@ -210,7 +212,6 @@ static is_status close_text(telling *t, int32_t *pending)
 {
     inferscale_answer *ans = t->a->answer;
     size_t n_told = t->a->told.len / sizeof(int32_t);
-    bool whole = make_valid(&t->text);
 
     show(t, t->text.len);
     while (ans->n_tokens && t->begins[ans->n_tokens - 1] + (ans->tokens[ans->n_tokens - 1].len == 0) > t->text.len)
@@ -219,7 +220,7 @@ static is_status close_text(telling *t, int32_t *pending)
         *pending = -1; /* the stop string was that token alone: it never ran */
         t->a->told.len = --n_told * sizeof(int32_t);
     }
-    t->a->exactly = whole && bytes_of(t->a, n_told) == t->text.len;
+    t->a->exactly = !t->mended && bytes_of(t->a, n_told) == t->text.len;
     ans->stopped_by = t->stopped_by >= 0 ? t->a->c.stop[t->stopped_by] : NULL;
     ans->text = is_buf_take(&t->text);
     return ans->text ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer");

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/nearest_name.h"
+#include "serve/memory.h"
 #include "serve/openai.h"
 
 enum { K_MOST = 1000 };
@@ -121,10 +122,12 @@ static bool read_ids(asked *m, json_t *v)
 
 static bool read_date(asked *m, json_t *v, int64_t *out)
 {
-    if (json_is_integer(v)) *out = json_integer_value(v);
-    if (json_is_integer(v) || (json_is_string(v) && is_date_parse(json_string_value(v), out) == 0)) return true;
-    return is_oa_refuse(m->f, NULL, m->param,
-                        "%s must be a date such as \"2024-05-01\" or \"2024-05-01T13:56:00Z\", or epoch seconds", m->param);
+    int64_t t;
+
+    if (!json_is_integer(v) && (!json_is_string(v) || is_date_parse(json_string_value(v), &t) != 0))
+        return is_oa_refuse(m->f, NULL, m->param,
+                            "%s must be a date such as \"2024-05-01\" or \"2024-05-01T13:56:00Z\", or epoch seconds", m->param);
+    return is_when_parse(v, m->param, out) == INFERSCALE_OK || is_oa_refuse(m->f, NULL, m->param, "%s", is_error());
 }
 
 static bool read_metadata(asked *m, json_t *v)
