@@ -231,7 +231,7 @@ test-run:
 
 # Power loss, failing memory and disks, kill -9: as long as told, in a folder under TMPDIR.
 SECONDS    ?= 600
-SOAK_TESTS := test_crash_points test_faults test_kill
+SOAK_TESTS := test_crash_points test_faults test_kill test_serve_kill test_serve_soak
 soak: setup
 	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=$(BUILD) plugins bin $(addprefix build/$(BUILD)/tests/,$(SOAK_TESTS))
 	@scripts/soak.py $(SECONDS) $(addprefix build/$(BUILD)/tests/,$(SOAK_TESTS))

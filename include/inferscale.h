@@ -563,6 +563,8 @@ typedef struct inferscale_complete_options {
     void (*on_plan)(void *ctx, const inferscale_answer *so_far); /* once, when the prompt has its place in the engine and before the first
                                       token: facts, tokens of the prompt, mode, header, placements and times so far; NULL = none */
     void *plan_ctx;
+    const char *cache_salt;        /* a conversation that stays in the engine goes on only under the same one; for callers who share a handle
+                                      without memory and are not to notice one another. NULL = none */
 } inferscale_complete_options;
 
 #define INFERSCALE_COMPLETE_OPTIONS_INIT                                                                                       \

@@ -30,6 +30,7 @@ static unsigned long kills, early_kills, resumed;
 
 typedef struct item {
     unsigned char state;
+    bool forgetting;       /* it was asked to be forgotten */
     bool forgotten;        /* gone for good: in no file any more */
     unsigned instead;      /* the text that takes its place, in doubt; 0 = none */
     unsigned before;       /* the text that it took the place of; 0 = none */
@@ -149,6 +150,7 @@ static bool forget(writer *w, unsigned serial)
     bool done;
 
     w->items[serial].state = EITHER;
+    w->items[serial].forgetting = true;
     if (scratch_below(&w->seed, 2)) {
         snprintf(target, sizeof target, "/memories/%s?user_id=w%d", w->items[serial].id, w->n);
         done = send(w, "DELETE", target, NULL, NULL);
@@ -323,10 +325,10 @@ static void settle(writer *w, const unsigned char *there)
     }
     for (unsigned s = 1; s < w->n_items; s++) {
         item *x = &w->items[s];
-        bool in_doubt = x->state == EITHER;
 
+        if (x->state == EITHER && x->forgetting && !there[s]) mark_forgotten(w, s);
         x->state = there[s] ? THERE : GONE;
-        if (in_doubt && !there[s] && !x->instead && x->id[0] && !(x->before && there[x->before])) mark_forgotten(w, s);
+        x->forgetting = false;
         if (x->instead && there[s]) w->items[x->instead].before = 0; /* it never came */
         x->instead = 0;
     }

@@ -105,6 +105,7 @@ static is_status root(const is_history *hist, const is_asking *a, is_key out)
     is_hash_u64(h, (uint64_t)r->to);
     is_hash_u64(h, (uint64_t)r->as_of);
     text(h, hist->system);
+    if (a->c.cache_salt) text(h, a->c.cache_salt); /* else the keys in older stores */
     is_hash_end(h, out);
     return INFERSCALE_OK;
 }

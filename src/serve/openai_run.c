@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "serve/keys.h"
 #include "serve/openai.h"
 
 /* ---- A stream's chunks; under run->lock ---------------------------------------------------------------------------------- */
@@ -174,6 +175,8 @@ static void run_choice(is_oa_choice *c)
     c->o = a->o;
     c->o.ask.seed += c->index;
     c->o.ask.cancel = is_request_cancel(run->r);
+    /* Without an owner there is no partition to keep callers apart: nobody is to learn by time what another key's client has said. */
+    if (!run->scope && is_request_key(run->r)) c->o.cache_salt = is_request_key(run->r)->name;
     c->o.prompt = a->form == IS_OA_TEXT ? a->prompts[c->prompt] : NULL;
     c->o.on_plan = on_plan;
     c->o.plan_ctx = c;
