@@ -89,7 +89,7 @@ static void on_ready(void *ctx, const char *host, int port)
     printf("  page      %s/\n  OpenAI    base_url %s/v1\n  Mem0      %s\n", url, url, url);
     if (*n->config->keys) printf("  keys      %s (send one as Authorization: Bearer KEY)\n", n->config->keys);
     printf("\n  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    %s-d "
-           "'{\"messages\": [{\"role\": \"user\", \"content\": \"What must I not eat?\"}], \"memory\": {\"user_id\": "
+           "'{\"max_tokens\": 60, \"messages\": [{\"role\": \"user\", \"content\": \"What must I not eat?\"}], \"memory\": {\"user_id\": "
            "\"anna\"}}'\n\nCtrl-C ends it.\n\n",
            url, *n->config->keys ? "-H \"Authorization: Bearer $KEY\" " : "");
     fflush(stdout);

@@ -137,7 +137,7 @@ static void *load(void *ctx)
     l->st = inferscale_model(l->s->is, &info);
     if (l->st == INFERSCALE_OK) {
         name_model(l->s, &info);
-        is_metrics_name(l->s->metrics, inferscale_version(), info.name, info.engine);
+        is_metrics_name(l->s->metrics, inferscale_version(), l->s->model, info.engine);
     } else
         snprintf(l->error, sizeof l->error, "%s", inferscale_error());
     __atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
