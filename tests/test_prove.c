@@ -1,4 +1,5 @@
 /* What must hold of the proof: nothing of what is forgotten is left in any file, and the search finds every planted copy, and only those. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -83,6 +85,46 @@ static void planted_copies_are_found(void **state)
         id = forget_tell(is, peanuts);
         OK(forget_proving(is, id, &r));
         assert_true(r.proven);
+    }
+    inferscale_close(is);
+}
+
+/* Another forgetting has taken a file out of the way and waits for a question before it overwrites it: the proof waits for that. A file
+ * of the same kind that nobody takes away, and one whose maker is dead, are traces. */
+static void *take_away(void *path)
+{
+    const struct timespec later = { 2, 0 };
+
+    nanosleep(&later, NULL);
+    assert_int_equal(unlink(path), 0);
+    return NULL;
+}
+
+static void a_file_that_another_forgetting_destroys_is_waited_for(void **state)
+{
+    inferscale *is = forget_open(NULL);
+    enum { GOES, STAYS, DEAD };
+
+    (void)state;
+    for (int kind = GOES; kind <= DEAD; kind++) {
+        inferscale_forget_options o = INFERSCALE_FORGET_OPTIONS_INIT;
+        inferscale_forget_report r = { 0 };
+        int64_t id = forget_tell(is, peanuts);
+        char name[160], path[700];
+        pthread_t other;
+
+        OK(inferscale_encode(is, &anna, NULL));
+        snprintf(name, sizeof name, "vault/tmp/%064d.%ld.%lld.0000000%d.gone", kind, kind == DEAD ? 99999999L : (long)getpid(),
+                 (long long)time(NULL), kind);
+        plant(name, peanuts);
+        snprintf(path, sizeof path, "%s", scratch_path(forget_home, name));
+        if (kind == GOES) assert_int_equal(pthread_create(&other, NULL, take_away, path), 0);
+        o.prove = 1;
+        o.wait_ms = kind == GOES ? 60000 : 1500;
+        assert_int_equal(inferscale_forget_with(is, &anna, &id, 1, &o, &r), kind == GOES ? INFERSCALE_OK : INFERSCALE_E_TRACE);
+        assert_true(r.proven == (kind == GOES) && (r.traces == 0) == (kind == GOES));
+        if (kind == GOES) pthread_join(other, NULL);
+        else assert_int_equal(unlink(path), 0);
     }
     inferscale_close(is);
 }
@@ -203,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(nothing_is_left),
         T(planted_copies_are_found),
+        T(a_file_that_another_forgetting_destroys_is_waited_for),
         T(planted_keys_and_values_are_found),
         T(a_copy_in_a_free_page_is_found),
         T(what_others_hold_by_right_is_allowed),

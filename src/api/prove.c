@@ -38,6 +38,7 @@ struct is_proof {
     place *places;               /* [SEEN_MAX] */
     size_t n_places;
     int file;                    /* of the bank: which one is being scanned */
+    uint32_t wait_ms;            /* for others */
     const char *path;            /* of a file: within the store */
     uint64_t hits;               /* in the file being scanned */
     place first;
@@ -290,14 +291,25 @@ static is_status is_living_segment(is_proof *p, const char *full, bool *living)
     return st;
 }
 
+/* How long what is not in the books may take to get there, or to go. A file that another forgetting took out of the way stays until the
+ * questions that may use it have ended; that one waits for them as this one did. */
+static uint32_t patience(const is_proof *p)
+{
+    const char *name = strrchr(p->path, '/');
+
+    if (strncmp(p->path, "vault/", 6) != 0) return 0;
+    return strncmp(p->path, "vault/tmp/", 10) == 0 && is_vault_at_work(name + 1) && p->wait_ms > WRITER_WAIT_MS ? p->wait_ms : WRITER_WAIT_MS;
+}
+
 /* Somebody may be writing it right now, for another fact: then it soon has its row in the books, its name changes, or it goes. */
 static is_status settle(is_proof *p, const is_fs *fs, const char *full, bool *living, bool *gone)
 {
     const struct timespec pause = { 0, WRITER_POLL_MS * 1000000L };
+    const uint32_t most = patience(p);
 
     *gone = false;
     IS_TRY(is_living_segment(p, full, living));
-    for (int waited = 0; !*living && !*gone && waited < WRITER_WAIT_MS && strncmp(p->path, "vault/", 6) == 0; waited += WRITER_POLL_MS) {
+    for (uint32_t waited = 0; !*living && !*gone && waited < most; waited += WRITER_POLL_MS) {
         nanosleep(&pause, NULL);
         *gone = !fs->exists(fs, full);
         if (!*gone) IS_TRY(is_living_segment(p, full, living));
@@ -382,6 +394,7 @@ static is_status search_folder(is_proof *p, const char *full, int depth)
 is_status is_proof_search(is_proof *p, uint32_t wait_ms, inferscale_progress_fn progress, void *progress_ctx,
                           inferscale_forget_report *report)
 {
+    p->wait_ms = wait_ms;
     p->progress = progress;
     p->progress_ctx = progress_ctx;
     p->report = report;
