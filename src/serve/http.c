@@ -97,8 +97,11 @@ static void on_completed(void *cls, struct MHD_Connection *con, void **context, 
     r->closed = true;
     r->done_ms = is_now_ms();
     bool running = r->dispatched && !r->handled;
+    struct MHD_Response *unsent = r->response; /* a stream's holds the request, which would hold it for good */
+    r->response = NULL;
     pthread_cond_broadcast(&r->room);
     pthread_mutex_unlock(&r->lock);
+    if (unsent) MHD_destroy_response(unsent);
     if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK && running) is_request_cancel_for(r, CANCEL_HUNG_UP);
     is_request_unref(r);
 }

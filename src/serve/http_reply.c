@@ -305,6 +305,7 @@ static void free_stream(void *ctx) { is_request_unref(ctx); }
 
 static bool begin(is_request *r, int status, const char *type)
 {
+    if (r->closed) return false; /* nobody would take the response, nor let go of it */
     r->ring = is_malloc(HTTP_STREAM);
     if (!r->ring) return false;
     r->response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, r, free_stream);
@@ -325,12 +326,13 @@ static bool begin(is_request *r, int status, const char *type)
 
 bool is_stream_begin(is_request *r, int status, const char *type)
 {
-    bool ok = false, again;
+    bool ok = false, again, closed;
     pthread_mutex_lock(&r->lock);
     again = r->replied;
+    closed = r->closed;
     if (!again) ok = begin(r, status, type);
     pthread_mutex_unlock(&r->lock);
-    if (!ok && !again) is_reply_json(r, 500, NULL);
+    if (!ok && !again) is_reply_json(r, closed ? 499 : 500, NULL);
     return ok;
 }
 
