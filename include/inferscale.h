@@ -565,6 +565,10 @@ typedef struct inferscale_complete_options {
     void *plan_ctx;
     const char *cache_salt;        /* a conversation that stays in the engine goes on only under the same one; for callers who share a handle
                                       without memory and are not to notice one another. NULL = none */
+    void (*on_accepted)(void *ctx); /* once, when the prompt fits and nothing that was asked for is refused any more, before any of it is
+                                      computed: a server begins its stream here. The prompt may still be planned anew if memory
+                                      changes; NULL = none */
+    void *accepted_ctx;
 } inferscale_complete_options;
 
 #define INFERSCALE_COMPLETE_OPTIONS_INIT                                                                                       \

@@ -190,6 +190,76 @@ static void what_is_no_text_is_never_told(void **state)
     store_end(&s);
 }
 
+typedef struct accepted { store *s; int times, plans; pthread_t thread; bool started; } accepted;
+
+static void *forget_it(void *arg)
+{
+    forget_topic(((accepted *)arg)->s, 0);
+    return NULL;
+}
+
+/* The fact of the plan goes before the first token: what was accepted is planned anew. */
+static void forget_when_accepted(void *ctx)
+{
+    accepted *acc = ctx;
+    inferscale_list *l = NULL;
+    bool there = true;
+
+    acc->times++;
+    acc->started = pthread_create(&acc->thread, NULL, forget_it, acc) == 0;
+    while (there) {
+        OK(inferscale_ls(acc->s->is, &store_anna, INFERSCALE_FACTS, 0, 1, &l));
+        there = l->n && l->items[0].id == acc->s->ids[0];
+        inferscale_list_free(l);
+    }
+}
+
+static void count_accepted(void *ctx)
+{
+    ((accepted *)ctx)->times++;
+}
+
+static void count_plan(void *ctx, const inferscale_answer *so_far)
+{
+    accepted *acc = ctx;
+
+    acc->plans++;
+    assert_int_equal(acc->times, 1);
+    assert_false(uses(so_far, acc->s->ids[0]));
+}
+
+static void accepted_is_said_once_and_never_of_what_is_refused(void **state)
+{
+    inferscale_complete_options o = options();
+    inferscale_answer *a = NULL;
+    store s;
+    accepted acc = { .s = &s };
+    talk t = { 0 };
+
+    (void)state;
+    store_begin(&s, "");
+    o.on_accepted = count_accepted;
+    o.on_plan = count_plan;
+    o.accepted_ctx = o.plan_ctx = &acc;
+    o.grammar = "root ::= \"x\"";
+    ask_about(&t, 0);
+    FAILS(E_UNSUPPORTED, inferscale_complete(s.is, &store_anna, t.m, t.n, &o, &a));
+    o.grammar = NULL;
+    o.ask.max_tokens = 1000000;
+    FAILS(E_CONTEXT, inferscale_complete(s.is, &store_anna, t.m, t.n, &o, &a));
+    assert_int_equal(acc.times + acc.plans, 0);
+    o.ask.max_tokens = 0;
+    o.ask.k = 1;
+    o.on_accepted = forget_when_accepted;
+    a = complete(s.is, &store_anna, &t, &o);
+    assert_true(acc.started);
+    pthread_join(acc.thread, NULL);
+    assert_true(acc.times == 1 && acc.plans == 1);
+    assert_false(uses(a, s.ids[0]));
+    inferscale_answer_free(a);
+    store_end(&s);
+}
+
 static void logprobs_are_of_the_raw_distribution(void **state)
 {
     inferscale_complete_options o = options();
@@ -334,6 +404,7 @@ int main(void)
         cmocka_unit_test(stop_strings_do_not_depend_on_the_pieces),
         cmocka_unit_test(answers_end_before_a_stop_string),
         cmocka_unit_test(what_is_no_text_is_never_told),
+        cmocka_unit_test(accepted_is_said_once_and_never_of_what_is_refused),
         cmocka_unit_test(logprobs_are_of_the_raw_distribution),
         cmocka_unit_test(named_facts_are_used_in_their_order),
         cmocka_unit_test(what_is_not_a_conversation_is_refused),

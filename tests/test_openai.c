@@ -14,22 +14,11 @@
 
 #include "base/mem.h"
 #include "serve/openai.h"
-#include "support/scratch.h"
-#include "support/serve_kit.h"
+#include "support/openai_kit.h"
 
 /* ---- The parser ---------------------------------------------------------------------------------------------------------- */
 
-#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
-
 static const is_oa_known known = { .k = 10, .n_vocab = 1000, .mode = INFERSCALE_MODE_KV };
-
-static json_t *loads(const char *text)
-{
-    json_error_t e;
-    json_t *v = json_loads(text, 0, &e);
-    if (!v) fail_msg("%s at %d: %s", e.text, e.position, text);
-    return v;
-}
 
 /* The request is refused, with this param, and the message says word. */
 static void refuses(int form, const char *request, const char *param, const char *word)
@@ -413,61 +402,10 @@ static void parser_out_of_memory(void **state)
 
 /* ---- Served -------------------------------------------------------------------------------------------------------------- */
 
-/* What is remembered is found by its words at once, by its meaning when its vector is there: a question that has a word of it. */
-#define TEA "\"messages\":[{\"role\":\"user\",\"content\":\"Which tea?\"}]"
-
-static serve_kit *kit;
-
 static int start(void **state)
 {
     kit = serve_start("parallel", "4", "max_queue", "64", "alias", "other, gpt-4o", "embedder", "mock", NULL);
     return 0;
-}
-
-static int stop(void **state)
-{
-    serve_stop(kit);
-    kit = NULL;
-    return 0;
-}
-
-static json_t *at(json_t *o, const char *path)
-{
-    char part[64];
-    const char *p = path;
-
-    while (o && *p) {
-        size_t n = strcspn(p, ".");
-        snprintf(part, sizeof part, "%.*s", (int)n, p);
-        o = json_is_array(o) ? json_array_get(o, (size_t)strtoul(part, NULL, 10)) : json_object_get(o, part);
-        p += n + (p[n] == '.');
-    }
-    if (!o) fail_msg("%s is not there", path);
-    return o;
-}
-
-static const char *text_at(json_t *o, const char *path)
-{
-    const char *s = json_string_value(at(o, path));
-    if (!s) fail_msg("%s is no string", path);
-    return s;
-}
-
-static json_int_t number_at(json_t *o, const char *path) { return json_integer_value(at(o, path)); }
-
-static serve_reply post(const char *path, const char *body, int status)
-{
-    serve_reply r = serve_call(kit, "POST", path, NULL, body);
-    if (r.status != status) fail_msg("status %d, not %d: %s\n%s", r.status, status, body, r.body);
-    return r;
-}
-
-static void remembers(const char *user, const char *text)
-{
-    char body[300];
-    snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"user_id\":\"%s\",\"infer\":false}", text, user);
-    serve_reply r = post("/memories", body, 200);
-    serve_reply_free(&r);
 }
 
 static void models(void **state)
@@ -825,136 +763,6 @@ static void sixteen_users_at_once(void **state)
         if (*clients[i].problem) fail_msg("%s", clients[i].problem);
 }
 
-/* ---- What goes wrong on the way ------------------------------------------------------------------------------------------ */
-
-static void fails_in_the_midst(void **state)
-{
-    kit = serve_start("model", "mock:fail-feed=4", "embedder", "mock", NULL);
-    serve_reply r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"stream\":true}", 200);
-    const size_t n = serve_events(&r);
-    char *event = serve_event(&r, n - 1);
-    json_t *v = loads(event);
-
-    assert_true(n >= 3);
-    assert_string_equal(text_at(v, "error.type"), "server_error");
-    assert_true(*text_at(v, "error.message"));
-    assert_null(strstr(r.body, "[DONE]"));
-    assert_true(r.whole);
-    json_decref(v);
-    free(event);
-    serve_reply_free(&r);
-    r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"stream\":true}", 200); /* and the next one is served */
-    assert_non_null(strstr(r.body, "[DONE]"));
-    serve_reply_free(&r);
-    stop(state);
-    kit = serve_start("model", "mock:fail-start=1", "embedder", "mock", NULL);
-    r = post("/v1/chat/completions", "{" HI ",\"stream\":true}", 500);
-    assert_string_equal(text_at(r.json, "error.type"), "server_error");
-    serve_reply_free(&r);
-    stop(state);
-}
-
-static double metric(const char *name)
-{
-    serve_reply r = serve_call(kit, "GET", "/metrics", NULL, NULL);
-    const char *p = r.body;
-    double sum = 0;
-    size_t n = strlen(name);
-
-    assert_int_equal(r.status, 200);
-    for (; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL)
-        if (strncmp(p, name, n) == 0 && strchr(" {,", p[n])) sum += strtod(strchr(p, p[n] == ' ' ? ' ' : '}') + 1, NULL);
-    serve_reply_free(&r);
-    return sum;
-}
-
-static void hanging_up_ends_it(void **state)
-{
-    kit = serve_start("model", "mock:slow=300", "embedder", "mock", NULL);
-    int fd = serve_connect(kit);
-    static const char body[] = "{" HI ",\"temperature\":0,\"stream\":true,\"n\":2}";
-    char some[200];
-
-    serve_sendf(fd, "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-                strlen(body), body);
-    assert_true(read(fd, some, sizeof some) > 0); /* it has begun */
-    assert_true(metric("inferscale_requests_running") >= 1);
-    close(fd);
-    while (metric("inferscale_requests_running") > 0) usleep(20000);
-    assert_true(metric("inferscale_answers_total{finish=\"stop\"") == 0); /* none came to its end */
-    assert_true(metric("inferscale_answers_total{finish=\"length\"") == 0);
-    stop(state);
-}
-
-/* Forgetting ends an answer that uses the fact: what was said stays, why it ended is said. */
-static void *forget_anna(void *ctx)
-{
-    serve_reply r = serve_call(kit, "DELETE", "/memories?user_id=anna", NULL, NULL);
-    *(int *)ctx = r.status;
-    serve_reply_free(&r);
-    return NULL;
-}
-
-static void forgetting_ends_it(void **state)
-{
-    kit = serve_start("model", "mock:slow=150", "embedder", "mock", NULL);
-    static const char body[] = "{" TEA ",\"temperature\":0,\"stream\":true,\"memory\":{\"user_id\":\"anna\"}}";
-    pthread_t thread;
-    int status = 0;
-
-    remembers("anna", "Anna likes tea with milk and sugar in the early afternoon.");
-    int fd = serve_connect(kit);
-    char some[8];
-    serve_sendf(fd, "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-                strlen(body), body);
-    while (recv(fd, some, 1, MSG_PEEK) != 1) usleep(1000); /* the stream has begun: the fact is in its prompt */
-    pthread_create(&thread, NULL, forget_anna, &status);
-    serve_reply r = serve_read(fd, "POST");
-    pthread_join(thread, NULL);
-    assert_int_equal(status, 200);
-    assert_int_equal(r.status, 200);
-    char *event = serve_event(&r, serve_events(&r) - 2);
-    json_t *v = loads(event);
-    if (strcmp(text_at(v, "choices.0.finish_reason"), "content_filter") != 0) fail_msg("%s", r.body);
-    assert_non_null(strstr(text_at(v, "memory.fallback"), "forgotten"));
-    json_decref(v);
-    free(event);
-    serve_reply_free(&r);
-    close(fd);
-    stop(state);
-}
-
-static void keys_bind(void **state)
-{
-    char *folder = scratch_make();
-    const char *path = scratch_path(folder, "keys");
-    FILE *f = fopen(path, "w");
-
-    fprintf(f, "isk_anna_0123456789abcdef user=anna\nisk_all_0123456789abcdefg\n");
-    fclose(f);
-    assert_int_equal(chmod(path, 0600), 0);
-    kit = serve_start("keys", path, "embedder", "mock", NULL);
-    const char *anna = "Authorization: Bearer isk_anna_0123456789abcdef\r\n";
-    serve_reply r = serve_call(kit, "POST", "/v1/chat/completions", NULL, "{" HI "}");
-    assert_int_equal(r.status, 401);
-    serve_reply_free(&r);
-    r = serve_call(kit, "POST", "/memories", anna, "{\"messages\":[{\"role\":\"user\",\"content\":\"Anna likes tea.\"}],\"infer\":false}");
-    assert_int_equal(r.status, 200);
-    serve_reply_free(&r);
-    r = serve_call(kit, "POST", "/v1/chat/completions", anna, "{" TEA ",\"temperature\":0}"); /* the key names the owner */
-    if (!strstr(text_at(r.json, "choices.0.message.content"), "Anna likes tea.")) fail_msg("%s", r.body);
-    serve_reply_free(&r);
-    r = serve_call(kit, "POST", "/v1/chat/completions", anna, "{" HI ",\"memory\":{\"user_id\":\"ben\"}}");
-    assert_int_equal(r.status, 403);
-    serve_reply_free(&r);
-    r = serve_call(kit, "POST", "/v1/completions", "Authorization: Bearer isk_anna_0123456789abcdef\r\nX-Inferscale-User: ben\r\n",
-                   "{\"prompt\":\"a\"}");
-    assert_int_equal(r.status, 403);
-    serve_reply_free(&r);
-    stop(state);
-    scratch_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest parser[] = {
@@ -968,11 +776,6 @@ int main(void)
         cmocka_unit_test(several_answers), cmocka_unit_test(memory_answered), cmocka_unit_test(other_errors), cmocka_unit_test(no_forged_roles),
         cmocka_unit_test(embeddings), cmocka_unit_test(sixteen_users_at_once),
     };
-    const struct CMUnitTest alone[] = {
-        cmocka_unit_test(fails_in_the_midst), cmocka_unit_test(hanging_up_ends_it), cmocka_unit_test(forgetting_ends_it),
-        cmocka_unit_test(keys_bind),
-    };
     int bad = cmocka_run_group_tests_name("openai: parser", parser, NULL, parser_over);
-    bad += cmocka_run_group_tests_name("openai: served", served, start, stop);
-    return bad + cmocka_run_group_tests_name("openai: alone", alone, NULL, NULL);
+    return bad + cmocka_run_group_tests_name("openai: served", served, start, openai_stop);
 }

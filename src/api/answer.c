@@ -441,13 +441,22 @@ is_status is_asking_fresh(is_asking *a, const is_planned *planned, bool *fresh)
 
 /* ---- Run ----------------------------------------------------------------------------------------------------------------- */
 
+/* Once, however often it is planned anew. */
+static void say_accepted(void *ctx)
+{
+    is_asking *a = ctx;
+
+    if (!a->accepted && a->c.on_accepted) a->c.on_accepted(a->c.accepted_ctx);
+    a->accepted = true;
+}
+
 static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_run_stats *stats)
 {
     is_run_opts o = { .sampling = { .temperature = a->o.temperature, .top_k = a->o.top_k, .top_p = a->o.top_p, .min_p = a->o.min_p,
                                     .seed = a->o.seed, .presence = a->c.presence_penalty, .frequency = a->c.frequency_penalty,
                                     .bias = a->bias, .n_bias = (uint32_t)a->c.n_bias, .grammar = a->c.grammar },
                       .cache_parts = 1, .no_prefix_cache = plan->n_parts == 1, .want_logits = a->c.logprobs != 0, .cancel = a->o.cancel,
-                      .stop = &a->hold.stop };
+                      .stop = &a->hold.stop, .on_begun = say_accepted, .begun_ctx = a };
     is_status st;
 
     /* The plan fits: where the engine has no room, idle conversations have it. */

@@ -28,6 +28,7 @@ typedef struct is_asking {
     bool inside;                       /* the handle's gate: background work stands still until is_asking_free */
     is_variant *variants;              /* [n_variants] whose rows each fact has */
     size_t n_variants;
+    bool accepted;                     /* c.on_accepted was called */
     is_buf told;                       /* ids of the answer's tokens */
     bool exactly;                      /* the answer's text is those tokens' bytes, nothing cut or replaced */
 } is_asking;

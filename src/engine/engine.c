@@ -142,6 +142,11 @@ bool is_engine_question_wait(is_engine *e, int64_t timeout_ms)
     return is_gate_wait(e->gate, timeout_ms);
 }
 
+static void say_begun(const is_run_opts *opts)
+{
+    if (opts && opts->on_begun) opts->on_begun(opts->begun_ctx);
+}
+
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
 {
     is_run *made = NULL;
@@ -150,6 +155,7 @@ is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *
     *run = NULL;
     if (stats) memset(stats, 0, sizeof *stats);
     IS_TRY(e->v->begin(e->impl, plan, opts, &made));
+    say_begun(opts);
     st = is_batch_do(e->batch, made, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL);
     if (st != INFERSCALE_OK) {
         is_batch_finish(e->batch, made);
@@ -164,6 +170,7 @@ is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const
 {
     if (stats) memset(stats, 0, sizeof *stats);
     IS_TRY(e->v->more(e->impl, run, more, opts));
+    say_begun(opts);
     IS_TRY(is_batch_do(e->batch, run, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL));
     if (stats) e->v->stats(e->impl, run, stats);
     return INFERSCALE_OK;

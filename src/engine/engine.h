@@ -42,7 +42,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 4, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64 };
+enum { IS_ENGINE_ABI = 5, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64 };
 
 typedef struct is_engine_opts {
     const char *model_path;
@@ -124,6 +124,9 @@ typedef struct is_run_opts {
     bool want_logits;        /* is_engine.logits will be called */
     const volatile int *cancel;
     const volatile int *stop; /* a second flag of the same meaning: the host's own beside its caller's. May be NULL */
+    void (*on_begun)(void *ctx); /* the host's, called on the caller's thread when begin or more has accepted all of this, before
+                                    the first step; NULL = none */
+    void *begun_ctx;
 } is_run_opts;
 
 typedef struct is_run_stats {

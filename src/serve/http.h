@@ -69,6 +69,9 @@ void is_reply_failed(is_request *r, inferscale_status st, const char *param);
 bool is_stream_begin(is_request *r, int status, const char *type);
 bool is_stream_write(is_request *r, const void *data, size_t len);
 void is_stream_end(is_request *r);
+/* The stream's end where its time is over or the server ends, when nothing can be written any more: an event that says so. Does nothing
+ * in any other case, nor behind half an event: the connection is then cut. */
+void is_stream_end_cancelled(is_request *r);
 /* One SSE event `data: JSON`; steals v. */
 bool is_stream_event(is_request *r, json_t *v);
 

@@ -178,17 +178,31 @@ static void retry_after(is_request *r, uint32_t seconds)
     is_reply_header(r, "Retry-After", s);
 }
 
-static void reply_cancelled(is_request *r, const char *param)
+/* Why it was cancelled though its client waits; NULL: it was not. */
+static const char *cancelled_code(const is_request *r, char message[160])
 {
     int why = __atomic_load_n(&r->cancel, __ATOMIC_RELAXED);
     if (why == CANCEL_TIME) {
-        is_reply_error(r, 504, "server_error", "timeout", param,
-                       "it took longer than generate_s = %u seconds; ask for fewer tokens", r->server->config->generate_s);
-    } else if (why == CANCEL_ENDING) {
-        retry_after(r, 5);
-        is_reply_error(r, 503, "server_error", "server_ending", param, "the server is ending; ask again later");
-    } else {
+        snprintf(message, 160, "it took longer than generate_s = %u seconds; ask for fewer tokens",
+                 r->server->config->generate_s);
+        return "timeout";
+    }
+    if (why != CANCEL_ENDING) return NULL;
+    snprintf(message, 160, "the server is ending; ask again later");
+    return "server_ending";
+}
+
+static void reply_cancelled(is_request *r, const char *param)
+{
+    char message[160];
+    const char *code = cancelled_code(r, message);
+    if (!code) {
         is_reply_error(r, 499, "server_error", "cancelled", param, "%s", inferscale_error());
+    } else if (strcmp(code, "timeout") == 0) {
+        is_reply_error(r, 504, "server_error", code, param, "%s", message);
+    } else {
+        retry_after(r, 5);
+        is_reply_error(r, 503, "server_error", code, param, "%s", message);
     }
 }
 
@@ -356,6 +370,18 @@ static bool gone(const is_request *r)
     return r->closed || r->ended || __atomic_load_n(&r->cancel, __ATOMIC_RELAXED) != CANCEL_NO;
 }
 
+/* n bytes, for which there is room. */
+static void put(is_request *r, const char *p, size_t n)
+{
+    size_t at = (r->ring_at + r->ring_n) % HTTP_STREAM, end = HTTP_STREAM - at, first = n < end ? n : end;
+    memcpy(r->ring + at, p, first);
+    memcpy(r->ring, p + first, n - first);
+    r->ring_n += n;
+    r->wrote_ms = is_now_ms();
+    r->boundary = n >= 2 ? p[n - 1] == '\n' && p[n - 2] == '\n' : false;
+    wake(r);
+}
+
 bool is_stream_write(is_request *r, const void *data, size_t len)
 {
     const char *p = data;
@@ -363,20 +389,14 @@ bool is_stream_write(is_request *r, const void *data, size_t len)
     bool slow = false;
     pthread_mutex_lock(&r->lock);
     while (r->streaming && len && !slow && !gone(r)) {
-        size_t room = HTTP_STREAM - r->ring_n, n = len < room ? len : room, at = (r->ring_at + r->ring_n) % HTTP_STREAM;
+        size_t room = HTTP_STREAM - r->ring_n, n = len < room ? len : room;
         if (n == 0) {
             slow = !wait_for_room(r, since);
             continue;
         }
-        size_t end = HTTP_STREAM - at, first = n < end ? n : end;
-        memcpy(r->ring + at, p, first);
-        memcpy(r->ring, p + first, n - first);
-        r->ring_n += n;
+        put(r, p, n);
         p += n;
         len -= n;
-        r->wrote_ms = is_now_ms();
-        r->boundary = n >= 2 ? p[-1] == '\n' && p[-2] == '\n' : false;
-        wake(r);
     }
     bool ok = r->streaming && !slow && !gone(r);
     pthread_mutex_unlock(&r->lock);
@@ -398,16 +418,40 @@ void is_stream_end(is_request *r)
     pthread_mutex_unlock(&r->lock);
 }
 
+/* Steals v. */
+static bool add_event(json_t *v, text *t)
+{
+    bool ok = v && add_text("data: ", 6, t) == 0 &&
+              json_dump_callback(v, add_text, t, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) == 0 &&
+              add_text("\n\n", 2, t) == 0;
+    json_decref(v);
+    return ok;
+}
+
 bool is_stream_event(is_request *r, json_t *v)
 {
     text t = { 0 };
-    bool ok = v && add_text("data: ", 6, &t) == 0 &&
-              json_dump_callback(v, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) == 0 &&
-              add_text("\n\n", 2, &t) == 0;
-    json_decref(v);
-    if (ok) ok = is_stream_write(r, t.p, t.n);
+    bool ok = add_event(v, &t) && is_stream_write(r, t.p, t.n);
     is_free(t.p);
     return ok;
+}
+
+void is_stream_end_cancelled(is_request *r)
+{
+    char message[160];
+    const char *code = cancelled_code(r, message);
+    text t = { 0 };
+    if (!code || !r->sse || !add_event(error_body(r, "server_error", code, NULL, message), &t)) {
+        is_free(t.p);
+        return;
+    }
+    pthread_mutex_lock(&r->lock);
+    if (r->streaming && !r->ended && !r->closed && r->boundary && t.n <= HTTP_STREAM - r->ring_n) {
+        put(r, t.p, t.n);
+        r->ended = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    is_free(t.p);
 }
 
 void is_request_ping(is_request *r, double now)

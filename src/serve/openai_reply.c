@@ -217,6 +217,8 @@ json_t *is_oa_error_of(is_status st, const char *message)
         st == INFERSCALE_E_INVALID || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_UNSUPPORTED || st == INFERSCALE_E_CONTEXT;
 
     return json_pack("{s:{s:s, s:s, s:n, s:s}}", "error", "message", message, "type",
-                     request ? "invalid_request_error" : "server_error", "param", "code",
+                     request                    ? "invalid_request_error"
+                     : st == INFERSCALE_E_BUSY ? "rate_limit_error"
+                                               : "server_error", "param", "code",
                      st == INFERSCALE_E_CONTEXT ? "context_length_exceeded" : inferscale_status_name(st));
 }

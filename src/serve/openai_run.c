@@ -2,7 +2,8 @@
  *
  * All answers of a conversation use the same memory: the first one searches, and as soon as it says which facts it took
  * (on_plan) the others start with just these. The answers of one request share one stream, a chunk at a time under the run's
- * lock; the stream begins with the first chunk, so that what fails before is a plain error. */
+ * lock; the stream begins when the first prompt has been accepted: what is refused before is a plain error, and a client that
+ * waits for a long prompt gets pings. */
 #include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,13 @@ static bool send(is_oa_run *run, json_t *chunk)
     return !run->broken;
 }
 
+static void begin(is_oa_run *run)
+{
+    if (run->begun) return;
+    run->begun = true;
+    run->broken = !is_stream_begin(run->r, 200, "text/event-stream");
+}
+
 /* What every answer begins with; so_far: the plan, or NULL. */
 static void open_choice(is_oa_choice *c, const inferscale_answer *so_far)
 {
@@ -32,13 +40,6 @@ static void open_choice(is_oa_choice *c, const inferscale_answer *so_far)
 
     if (c->opened || run->broken) return;
     c->opened = true;
-    if (!run->begun) {
-        run->begun = true;
-        if (!is_stream_begin(run->r, 200, "text/event-stream")) {
-            run->broken = true;
-            return;
-        }
-    }
     if (a->form == IS_OA_TEXT) {
         if (a->echo) send(run, is_oa_piece(c, a->prompts[c->prompt], strlen(a->prompts[c->prompt]), NULL));
         return;
@@ -127,6 +128,15 @@ static int on_token(void *ctx, const inferscale_token *token)
 
 static void start_others(is_oa_choice *first, const inferscale_answer *plan);
 
+static void on_accepted(void *ctx)
+{
+    is_oa_run *run = ((is_oa_choice *)ctx)->run;
+
+    pthread_mutex_lock(&run->lock);
+    begin(run);
+    pthread_mutex_unlock(&run->lock);
+}
+
 static void on_plan(void *ctx, const inferscale_answer *so_far)
 {
     is_oa_choice *c = ctx;
@@ -186,6 +196,8 @@ static void run_choice(is_oa_choice *c)
         c->o.ask.text_ctx = c;
         c->o.on_token = a->o.logprobs ? on_token : NULL;
         c->o.token_ctx = c;
+        c->o.on_accepted = on_accepted;
+        c->o.accepted_ctx = c;
     }
     c->st = complete(c);
     if (c->st == INFERSCALE_E_NOTFOUND && c->o.n_ids != a->o.n_ids) { /* forgotten since the first answer took it */
@@ -264,7 +276,8 @@ static bool run_prompt(is_oa_run *run, size_t prompt, is_oa_choice **failed)
 
 /* ---- Replies ------------------------------------------------------------------------------------------------------------- */
 
-/* Before the stream began: a plain error. After it: an event, and no [DONE]. A client that hung up gets neither. */
+/* Before the stream began: a plain error. After it: an event, and no [DONE], which is the sign of a whole answer. A client that
+ * hung up gets neither. */
 static void reply_failed(is_oa_run *run, const is_oa_choice *c)
 {
     const char *param = c->st == INFERSCALE_E_NOTFOUND ? "memory.ids"
@@ -275,24 +288,22 @@ static void reply_failed(is_oa_run *run, const is_oa_choice *c)
         is_reply_failed(run->r, c->st, param);
         return;
     }
-    if (c->st == INFERSCALE_E_CANCELLED || run->broken) return;
-    send(run, is_oa_error_of(c->st, c->sentence));
-    is_stream_end(run->r);
+    if (c->st != INFERSCALE_E_CANCELLED && send(run, is_oa_error_of(c->st, c->sentence))) is_stream_end(run->r);
+    else is_stream_end_cancelled(run->r);
 }
 
 static void end_stream(is_oa_run *run)
 {
     static const char done[] = "data: [DONE]\n\n";
 
-    if (run->broken) return;
-    if (run->ask->include_usage) {
+    if (run->ask->include_usage && !run->broken) {
         json_t *chunk = is_oa_chunk(run, json_array());
 
         if (chunk) json_object_set_new(chunk, "usage", is_oa_usage(run));
         send(run, chunk);
     }
-    if (!run->broken) is_stream_write(run->r, done, sizeof done - 1);
-    is_stream_end(run->r);
+    if (!run->broken && is_stream_write(run->r, done, sizeof done - 1)) is_stream_end(run->r);
+    else is_stream_end_cancelled(run->r);
 }
 
 static void note(is_oa_run *run)
