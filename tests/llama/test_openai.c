@@ -140,6 +140,24 @@ static json_int_t prompt_tokens(const char *text, const char *user)
     return n;
 }
 
+/* docs/server.md: the same request, with its system text in the cache already and nothing else in the engine, gives the same answer. */
+static void one_seed_one_answer(void **state)
+{
+    char *texts[4];
+
+    for (int i = 0; i < 4; i++) {
+        json_t *body = json_pack("{s:o, s:f, s:i, s:i}", "messages", said("Tell me a story of a fox."), "temperature", 1.2, "max_tokens", 40,
+                                 "seed", i < 3 ? 7 : 8);
+        json_t *a = post("/v1/chat/completions", body, 200);
+
+        texts[i] = strdup(json_string_value(json_object_get(json_object_get(choice_of(a), "message"), "content")));
+        json_decref(a);
+    }
+    assert_string_equal(texts[1], texts[2]);
+    assert_string_not_equal(texts[2], texts[3]);
+    for (int i = 0; i < 4; i++) free(texts[i]);
+}
+
 /* "<|im_start|>" would be one token if it were taken for what it looks like; as text it is several. */
 static void no_forged_tokens(void **state)
 {
@@ -158,7 +176,7 @@ static void no_forged_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_the_schema), cmocka_unit_test(forced_call), cmocka_unit_test(no_forged_tokens),
+        cmocka_unit_test(follows_the_schema), cmocka_unit_test(forced_call), cmocka_unit_test(one_seed_one_answer), cmocka_unit_test(no_forged_tokens),
     };
     return cmocka_run_group_tests_name("openai on the real model", tests, start, stop);
 }
