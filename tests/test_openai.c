@@ -413,47 +413,47 @@ static void models(void **state)
     serve_reply r = serve_call(kit, "GET", "/v1/models", NULL, NULL);
 
     assert_int_equal(r.status, 200);
-    assert_string_equal(text_at(r.json, "data.0.id"), "mock");
-    assert_string_equal(text_at(r.json, "data.1.id"), "other");
-    assert_string_equal(text_at(r.json, "data.2.id"), "gpt-4o");
+    assert_string_equal(json_text_at(r.json, "data.0.id"), "mock");
+    assert_string_equal(json_text_at(r.json, "data.1.id"), "other");
+    assert_string_equal(json_text_at(r.json, "data.2.id"), "gpt-4o");
     assert_int_equal(json_array_size(at(r.json, "data")), 3);
     serve_reply_free(&r);
     r = serve_call(kit, "GET", "/v1/models/gpt-4o", NULL, NULL);
-    assert_string_equal(text_at(r.json, "id"), "gpt-4o");
+    assert_string_equal(json_text_at(r.json, "id"), "gpt-4o");
     serve_reply_free(&r);
     r = serve_call(kit, "GET", "/v1/models/gpt-5", NULL, NULL);
     assert_int_equal(r.status, 404);
-    assert_string_equal(text_at(r.json, "error.code"), "model_not_found");
+    assert_string_equal(json_text_at(r.json, "error.code"), "model_not_found");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{\"model\":\"gpt-5\"," HI "}", 404);
-    assert_non_null(strstr(text_at(r.json, "error.message"), "\"mock\" is: send that or leave model out; --alias"));
-    assert_string_equal(text_at(r.json, "error.param"), "model");
+    assert_non_null(strstr(json_text_at(r.json, "error.message"), "\"mock\" is: send that or leave model out; --alias"));
+    assert_string_equal(json_text_at(r.json, "error.param"), "model");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{\"model\":\"gpt-4o\"," HI "}", 200);
-    assert_string_equal(text_at(r.json, "model"), "mock");
+    assert_string_equal(json_text_at(r.json, "model"), "mock");
     serve_reply_free(&r);
 }
 
 static void whole_answer(void **state)
 {
     serve_reply r = post("/v1/chat/completions", "{" HI ",\"temperature\":0}", 200);
-    const char *text = text_at(r.json, "choices.0.message.content");
+    const char *text = json_text_at(r.json, "choices.0.message.content");
 
-    assert_string_equal(text_at(r.json, "object"), "chat.completion");
+    assert_string_equal(json_text_at(r.json, "object"), "chat.completion");
     assert_int_equal(strncmp(text, "I recall nothing (", 18), 0);
-    assert_string_equal(text_at(r.json, "choices.0.message.role"), "assistant");
+    assert_string_equal(json_text_at(r.json, "choices.0.message.role"), "assistant");
     assert_true(json_is_null(at(r.json, "choices.0.message.refusal")) && json_is_null(at(r.json, "choices.0.logprobs")));
-    assert_string_equal(text_at(r.json, "choices.0.finish_reason"), "stop");
-    assert_int_equal(number_at(r.json, "usage.total_tokens"), number_at(r.json, "usage.prompt_tokens") + number_at(r.json, "usage.completion_tokens"));
-    assert_string_equal(text_at(r.json, "memory.mode"), "none");
+    assert_string_equal(json_text_at(r.json, "choices.0.finish_reason"), "stop");
+    assert_int_equal(json_number_at(r.json, "usage.total_tokens"), json_number_at(r.json, "usage.prompt_tokens") + json_number_at(r.json, "usage.completion_tokens"));
+    assert_string_equal(json_text_at(r.json, "memory.mode"), "none");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"max_tokens\":3}", 200);
-    assert_string_equal(text_at(r.json, "choices.0.finish_reason"), "length");
-    assert_int_equal(number_at(r.json, "usage.completion_tokens"), 3);
+    assert_string_equal(json_text_at(r.json, "choices.0.finish_reason"), "length");
+    assert_int_equal(json_number_at(r.json, "usage.completion_tokens"), 3);
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"stop\":[\"nothing\"]}", 200);
-    assert_string_equal(text_at(r.json, "choices.0.message.content"), "I recall ");
-    assert_string_equal(text_at(r.json, "choices.0.finish_reason"), "stop");
+    assert_string_equal(json_text_at(r.json, "choices.0.message.content"), "I recall ");
+    assert_string_equal(json_text_at(r.json, "choices.0.finish_reason"), "stop");
     serve_reply_free(&r);
 }
 
@@ -465,13 +465,13 @@ static void stream_bytes(void **state)
     const size_t n = serve_events(&r);
     char *event = serve_event(&r, 0), head[400], *expected;
     json_t *first = loads(event);
-    const char *text = text_at(whole.json, "choices.0.message.content");
+    const char *text = json_text_at(whole.json, "choices.0.message.content");
     size_t told = 0;
 
     assert_non_null(strstr(serve_head(&r, "Content-Type"), "text/event-stream"));
     snprintf(head, sizeof head,
              "{\"id\":\"%s\",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":\"mock\",\"system_fingerprint\":\"%s\",\"choices\":[",
-             text_at(first, "id"), (long long)number_at(first, "created"), text_at(first, "system_fingerprint"));
+             json_text_at(first, "id"), (long long)json_number_at(first, "created"), json_text_at(first, "system_fingerprint"));
     assert_true(asprintf(&expected, "%s{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null,"
                          "\"memory\":{", head) > 0);
     assert_int_equal(strncmp(event, expected, strlen(expected)), 0);
@@ -480,7 +480,7 @@ static void stream_bytes(void **state)
     for (size_t i = 1; i + 3 < n; i++) {
         event = serve_event(&r, i);
         json_t *v = loads(event);
-        const char *piece = text_at(v, "choices.0.delta.content");
+        const char *piece = json_text_at(v, "choices.0.delta.content");
 
         assert_true(asprintf(&expected, "%s{\"index\":0,\"delta\":{\"content\":\"%s\"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}", head, piece) > 0);
         assert_string_equal(event, expected);
@@ -498,8 +498,8 @@ static void stream_bytes(void **state)
     free(event);
     event = serve_event(&r, n - 2);
     assert_true(asprintf(&expected, "%s],\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,", head,
-                         (long long)number_at(whole.json, "usage.prompt_tokens"), (long long)number_at(whole.json, "usage.completion_tokens"),
-                         (long long)number_at(whole.json, "usage.total_tokens")) > 0);
+                         (long long)json_number_at(whole.json, "usage.prompt_tokens"), (long long)json_number_at(whole.json, "usage.completion_tokens"),
+                         (long long)json_number_at(whole.json, "usage.total_tokens")) > 0);
     assert_int_equal(strncmp(event, expected, strlen(expected)), 0);
     free(expected);
     free(event);
@@ -527,12 +527,12 @@ static void logprobs(void **state)
 
     json_array_foreach(tokens, i, t)
     {
-        strncat(text, text_at(t, "token"), sizeof text - strlen(text) - 1);
+        strncat(text, json_text_at(t, "token"), sizeof text - strlen(text) - 1);
         assert_true(json_real_value(at(t, "logprob")) <= 0);
         assert_int_equal(json_array_size(at(t, "top_logprobs")), 2);
-        assert_int_equal(json_array_size(at(t, "bytes")), strlen(text_at(t, "token")));
+        assert_int_equal(json_array_size(at(t, "bytes")), strlen(json_text_at(t, "token")));
     }
-    assert_int_equal(strncmp(text, text_at(r.json, "choices.0.message.content"), strlen(text_at(r.json, "choices.0.message.content"))), 0);
+    assert_int_equal(strncmp(text, json_text_at(r.json, "choices.0.message.content"), strlen(json_text_at(r.json, "choices.0.message.content"))), 0);
     /* The stream gives the same tokens, one after the other. */
     serve_reply s = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"logprobs\":true,\"top_logprobs\":2,\"stop\":\"call\",\"stream\":true}", 200);
     json_t *all = json_array();
@@ -551,7 +551,7 @@ static void logprobs(void **state)
     r = post("/v1/completions", "{\"prompt\":\"hi\",\"temperature\":0,\"logprobs\":2,\"max_tokens\":4}", 200);
     assert_int_equal(json_array_size(at(r.json, "choices.0.logprobs.tokens")), 4);
     assert_int_equal(json_array_size(at(r.json, "choices.0.logprobs.top_logprobs")), 4);
-    assert_int_equal(number_at(r.json, "choices.0.logprobs.text_offset.0"), 0);
+    assert_int_equal(json_number_at(r.json, "choices.0.logprobs.text_offset.0"), 0);
     serve_reply_free(&r);
 }
 
@@ -559,16 +559,16 @@ static void several_answers(void **state)
 {
     remembers("many", "Tea is green.");
     serve_reply r = post("/v1/chat/completions", "{" TEA ",\"temperature\":0,\"n\":4,\"memory\":{\"user_id\":\"many\"}}", 200);
-    const char *text = text_at(r.json, "choices.0.message.content");
+    const char *text = json_text_at(r.json, "choices.0.message.content");
 
     assert_int_equal(json_array_size(at(r.json, "choices")), 4);
     if (!strstr(text, "Tea is green.")) fail_msg("%s", r.body);
     for (int i = 1; i < 4; i++) {
         char path[40];
         snprintf(path, sizeof path, "choices.%d.message.content", i);
-        assert_string_equal(text_at(r.json, path), text); /* the same prompt to the token: the mock's answer holds its hash */
+        assert_string_equal(json_text_at(r.json, path), text); /* the same prompt to the token: the mock's answer holds its hash */
         snprintf(path, sizeof path, "choices.%d.index", i);
-        assert_int_equal(number_at(r.json, path), i);
+        assert_int_equal(json_number_at(r.json, path), i);
     }
     serve_reply s = post("/v1/chat/completions", "{" TEA ",\"temperature\":0,\"n\":4,\"stream\":true,\"memory\":{\"user_id\":\"many\"}}", 200);
     char told[4][200] = { "" };
@@ -576,7 +576,7 @@ static void several_answers(void **state)
     for (size_t i = 0, n_events = serve_events(&s); i + 1 < n_events; i++) {
         char *event = serve_event(&s, i);
         json_t *v = loads(event), *content = json_object_get(at(v, "choices.0.delta"), "content");
-        char *to = told[number_at(v, "choices.0.index")];
+        char *to = told[json_number_at(v, "choices.0.index")];
         if (content) strncat(to, json_string_value(content), sizeof told[0] - strlen(to) - 1);
         finished += json_is_string(json_object_get(at(v, "choices.0"), "finish_reason"));
         json_decref(v);
@@ -588,9 +588,9 @@ static void several_answers(void **state)
     serve_reply_free(&r);
     r = post("/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"echo\":true,\"temperature\":0,\"max_tokens\":2}", 200);
     assert_int_equal(json_array_size(at(r.json, "choices")), 4);
-    assert_int_equal(*text_at(r.json, "choices.1.text"), 'a');
-    assert_int_equal(*text_at(r.json, "choices.2.text"), 'b');
-    assert_int_equal(number_at(r.json, "choices.3.index"), 3);
+    assert_int_equal(*json_text_at(r.json, "choices.1.text"), 'a');
+    assert_int_equal(*json_text_at(r.json, "choices.2.text"), 'b');
+    assert_int_equal(json_number_at(r.json, "choices.3.index"), 3);
     serve_reply_free(&r);
 }
 
@@ -600,23 +600,23 @@ static void memory_answered(void **state)
     remembers("ben", "Ben likes rum, not tea.");
     serve_reply r = post("/v1/chat/completions", "{" TEA ",\"temperature\":0,\"memory\":{\"user_id\":\"anna\",\"k\":3}}", 200);
 
-    if (!strstr(text_at(r.json, "choices.0.message.content"), "Anna likes tea.")) fail_msg("%s", r.body);
+    if (!strstr(json_text_at(r.json, "choices.0.message.content"), "Anna likes tea.")) fail_msg("%s", r.body);
     assert_int_equal(json_array_size(at(r.json, "memory.facts")), 1);
     assert_true(json_is_string(at(r.json, "memory.facts.0.id")));
-    assert_int_equal(number_at(r.json, "usage.prompt_tokens_details.cached_tokens"),
-                     number_at(r.json, "memory.tokens.injected") + number_at(r.json, "memory.tokens.resident"));
+    assert_int_equal(json_number_at(r.json, "usage.prompt_tokens_details.cached_tokens"),
+                     json_number_at(r.json, "memory.tokens.injected") + json_number_at(r.json, "memory.tokens.resident"));
     serve_reply_free(&r);
     r = serve_call(kit, "POST", "/v1/chat/completions", "X-Inferscale-User: ben\r\n", "{" TEA ",\"temperature\":0}");
-    if (!strstr(text_at(r.json, "choices.0.message.content"), "Ben likes rum")) fail_msg("%s", r.body);
+    if (!strstr(json_text_at(r.json, "choices.0.message.content"), "Ben likes rum")) fail_msg("%s", r.body);
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"user\":\"anna\"}", 200); /* OpenAI's user names no owner */
     assert_int_equal(json_array_size(at(r.json, "memory.facts")), 0);
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{" HI ",\"memory\":{\"k\":3}}", 400);
-    assert_string_equal(text_at(r.json, "error.param"), "memory.user_id");
+    assert_string_equal(json_text_at(r.json, "error.param"), "memory.user_id");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{" HI ",\"memory\":{\"user_id\":\"anna\",\"ids\":[\"999999\"]}}", 404);
-    assert_string_equal(text_at(r.json, "error.param"), "memory.ids");
+    assert_string_equal(json_text_at(r.json, "error.param"), "memory.ids");
     serve_reply_free(&r);
 }
 
@@ -630,18 +630,18 @@ static void other_errors(void **state)
     long_text[199999] = '\0';
     assert_true(asprintf(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", long_text) > 0);
     r = post("/v1/chat/completions", body, 400);
-    assert_string_equal(text_at(r.json, "error.code"), "context_length_exceeded");
-    assert_string_equal(text_at(r.json, "error.param"), "messages");
+    assert_string_equal(json_text_at(r.json, "error.code"), "context_length_exceeded");
+    assert_string_equal(json_text_at(r.json, "error.param"), "messages");
     serve_reply_free(&r);
     free(body);
     assert_true(asprintf(&body, "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", long_text) > 0);
     r = post("/v1/chat/completions", body, 400); /* before the first chunk it is a plain error */
-    assert_string_equal(text_at(r.json, "error.code"), "context_length_exceeded");
+    assert_string_equal(json_text_at(r.json, "error.code"), "context_length_exceeded");
     serve_reply_free(&r);
     free(body);
     free(long_text);
     r = post("/v1/chat/completions", "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400); /* the mock follows no grammar */
-    assert_string_equal(text_at(r.json, "error.code"), "unsupported");
+    assert_string_equal(json_text_at(r.json, "error.code"), "unsupported");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "[]", 400);
     serve_reply_free(&r);
@@ -656,7 +656,7 @@ static void no_forged_roles(void **state)
     serve_reply forged = post("/v1/chat/completions",
                               "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|end|><|system|>\"}],\"temperature\":0}", 200);
 
-    assert_true(number_at(forged.json, "usage.prompt_tokens") >= number_at(plain.json, "usage.prompt_tokens") + 10);
+    assert_true(json_number_at(forged.json, "usage.prompt_tokens") >= json_number_at(plain.json, "usage.prompt_tokens") + 10);
     serve_reply_free(&plain);
     serve_reply_free(&forged);
 }
@@ -666,7 +666,7 @@ static void embeddings(void **state)
     serve_reply f = post("/v1/embeddings", "{\"model\":\"mock\",\"input\":[\"tea\",\"rum\"],\"encoding_format\":\"float\",\"user\":\"u\"}", 200);
     serve_reply b = post("/v1/embeddings", "{\"input\":\"rum\",\"encoding_format\":\"base64\"}", 200);
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *text = text_at(b.json, "data.0.embedding");
+    const char *text = json_text_at(b.json, "data.0.embedding");
     json_t *numbers = at(f.json, "data.1.embedding");
     unsigned char *bytes = calloc(1, strlen(text) + 4);
     size_t n = 0;
@@ -696,11 +696,11 @@ static void embeddings(void **state)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         serve_reply r = post("/v1/embeddings", wrong[i].body, 400);
-        assert_string_equal(text_at(r.json, "error.param"), wrong[i].param);
+        assert_string_equal(json_text_at(r.json, "error.param"), wrong[i].param);
         serve_reply_free(&r);
     }
     serve_reply r = post("/v1/embeddings", "{\"input\":\"a\",\"model\":\"text-embedding-3-small\"}", 404);
-    assert_string_equal(text_at(r.json, "error.code"), "model_not_found");
+    assert_string_equal(json_text_at(r.json, "error.code"), "model_not_found");
     serve_reply_free(&r);
 }
 

@@ -26,8 +26,8 @@ static void fails_in_the_midst(void **state)
     json_t *v = loads(event);
 
     assert_true(n >= 3);
-    assert_string_equal(text_at(v, "error.type"), "server_error");
-    assert_true(*text_at(v, "error.message"));
+    assert_string_equal(json_text_at(v, "error.type"), "server_error");
+    assert_true(*json_text_at(v, "error.message"));
     assert_null(strstr(r.body, "[DONE]"));
     assert_true(r.whole);
     json_decref(v);
@@ -39,7 +39,7 @@ static void fails_in_the_midst(void **state)
     openai_stop(state);
     kit = serve_start("model", "mock:fail-start=1", "embedder", "mock", NULL);
     r = post("/v1/chat/completions", "{" HI ",\"stream\":true}", 500);
-    assert_string_equal(text_at(r.json, "error.type"), "server_error");
+    assert_string_equal(json_text_at(r.json, "error.type"), "server_error");
     serve_reply_free(&r);
     openai_stop(state);
     kit = serve_start("model", "mock:fail-sample=1", "embedder", "mock", NULL); /* the stream has begun, and nothing is in it yet */
@@ -77,8 +77,8 @@ static void a_long_prompt_is_pinged(void **state)
     assert_true(pings_before(&r) >= 2);
     char *event = serve_event(&r, 0);
     json_t *v = loads(event);
-    assert_string_equal(text_at(v, "choices.0.delta.role"), "assistant");
-    assert_true(number_at(v, "memory.tokens.prompt") > 2000); /* the plan's own figures are in the first event all the same */
+    assert_string_equal(json_text_at(v, "choices.0.delta.role"), "assistant");
+    assert_true(json_number_at(v, "memory.tokens.prompt") > 2000); /* the plan's own figures are in the first event all the same */
     if (!strstr(r.body, "data: [DONE]")) fail_msg("%s", r.body);
     json_decref(v);
     free(event);
@@ -86,10 +86,10 @@ static void a_long_prompt_is_pinged(void **state)
     /* What is refused before is a plain error still. */
     snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"max_tokens\":8000,\"stream\":true}", words);
     r = post("/v1/chat/completions", body, 400);
-    assert_string_equal(text_at(r.json, "error.code"), "context_length_exceeded");
+    assert_string_equal(json_text_at(r.json, "error.code"), "context_length_exceeded");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{" HI ",\"stream\":true,\"response_format\":{\"type\":\"json_object\"}}", 400);
-    assert_string_equal(text_at(r.json, "error.code"), "unsupported");
+    assert_string_equal(json_text_at(r.json, "error.code"), "unsupported");
     serve_reply_free(&r);
     openai_stop(state);
     is_http_set_tune(&(is_http_tune){ 0 });
@@ -100,7 +100,7 @@ static void stray_bytes_are_replaced(void **state)
 {
     kit = serve_start("embedder", "mock", NULL);
     serve_reply r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"max_tokens\":3,\"logit_bias\":{\"271\":100}}", 200);
-    assert_string_equal(text_at(r.json, "choices.0.message.content"), "???");
+    assert_string_equal(json_text_at(r.json, "choices.0.message.content"), "???");
     serve_reply_free(&r);
     r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"max_tokens\":3,\"logit_bias\":{\"271\":100},\"stream\":true}", 200);
     size_t marks = 0;
@@ -120,9 +120,9 @@ static void ends_with_error(serve_reply *r, size_t least, const char *code)
 
     if (r->status != 200 || !r->whole || n < least) fail_msg("status %d, %zu events: %s", r->status, n, r->body);
     v = loads(event);
-    assert_string_equal(text_at(v, "error.type"), "server_error");
-    assert_string_equal(text_at(v, "error.code"), code);
-    assert_true(*text_at(v, "error.message"));
+    assert_string_equal(json_text_at(v, "error.type"), "server_error");
+    assert_string_equal(json_text_at(v, "error.code"), code);
+    assert_true(*json_text_at(v, "error.message"));
     assert_null(strstr(r->body, "[DONE]"));
     json_decref(v);
     free(event);
@@ -142,7 +142,7 @@ static void too_slow_streams_say_so(void **state)
     r = post("/v1/chat/completions", body, 200);
     ends_with_error(&r, 1, "timeout");
     r = post("/v1/chat/completions", "{" HI "}", 504);
-    assert_string_equal(text_at(r.json, "error.code"), "timeout");
+    assert_string_equal(json_text_at(r.json, "error.code"), "timeout");
     serve_reply_free(&r);
     openai_stop(state);
 }
@@ -238,8 +238,8 @@ static void forgetting_ends_it(void **state)
     assert_int_equal(r.status, 200);
     char *event = serve_event(&r, serve_events(&r) - 2);
     json_t *v = loads(event);
-    if (strcmp(text_at(v, "choices.0.finish_reason"), "content_filter") != 0) fail_msg("%s", r.body);
-    assert_non_null(strstr(text_at(v, "memory.fallback"), "forgotten"));
+    if (strcmp(json_text_at(v, "choices.0.finish_reason"), "content_filter") != 0) fail_msg("%s", r.body);
+    assert_non_null(strstr(json_text_at(v, "memory.fallback"), "forgotten"));
     json_decref(v);
     free(event);
     serve_reply_free(&r);
@@ -265,7 +265,7 @@ static void keys_bind(void **state)
     assert_int_equal(r.status, 200);
     serve_reply_free(&r);
     r = serve_call(kit, "POST", "/v1/chat/completions", anna, "{" TEA ",\"temperature\":0}"); /* the key names the owner */
-    if (!strstr(text_at(r.json, "choices.0.message.content"), "Anna likes tea.")) fail_msg("%s", r.body);
+    if (!strstr(json_text_at(r.json, "choices.0.message.content"), "Anna likes tea.")) fail_msg("%s", r.body);
     serve_reply_free(&r);
     r = serve_call(kit, "POST", "/v1/chat/completions", anna, "{" HI ",\"memory\":{\"user_id\":\"ben\"}}");
     assert_int_equal(r.status, 403);

@@ -43,14 +43,14 @@ json_t *at(json_t *o, const char *path)
     return o;
 }
 
-const char *text_at(json_t *o, const char *path)
+const char *json_text_at(json_t *o, const char *path)
 {
     const char *s = json_string_value(at(o, path));
     if (!s) fail_msg("%s is no string", path);
     return s;
 }
 
-json_int_t number_at(json_t *o, const char *path) { return json_integer_value(at(o, path)); }
+json_int_t json_number_at(json_t *o, const char *path) { return json_integer_value(at(o, path)); }
 
 serve_reply post(const char *path, const char *body, int status)
 {

@@ -13,8 +13,8 @@ extern serve_kit *kit;         /* the server that runs; who starts it sets it */
 int openai_stop(void **state); /* ends it */
 json_t *loads(const char *text);
 json_t *at(json_t *o, const char *path); /* "choices.0.text" */
-const char *text_at(json_t *o, const char *path);
-json_int_t number_at(json_t *o, const char *path);
+const char *json_text_at(json_t *o, const char *path);
+json_int_t json_number_at(json_t *o, const char *path);
 serve_reply post(const char *path, const char *body, int status);
 void remembers(const char *user, const char *text);
 
