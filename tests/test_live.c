@@ -189,7 +189,10 @@ static void *ask_slowly(void *arg)
 {
     asker *a = arg;
     inferscale_ask_options o = INFERSCALE_ASK_OPTIONS_INIT;
+    inferscale_recall_options by_words = INFERSCALE_RECALL_OPTIONS_INIT;
 
+    by_words.method = INFERSCALE_LEXICAL; /* the fact must be found: by meaning, others' vectors may outrank its one word */
+    o.recall = &by_words;
     o.k = 4;
     o.max_tokens = 100; /* the mock's answer ends after some 60 */
     o.on_text = count_piece;
