@@ -779,6 +779,102 @@ INFERSCALE_API inferscale_status inferscale_segment_read(const inferscale_segmen
                                                          uint32_t token_end, uint32_t head_begin, uint32_t head_end, int32_t pos,
                                                          int dst_type, void *dst, size_t token_stride, size_t head_stride);
 
+/* ---- KV section, the rest: what a connector inside another engine needs (docs/vllm.md) ------------------------------------ */
+
+/* One rotary embedding of the live engine. w[n_pairs]: radians per position. table (may be NULL: computed from w): what the engine itself
+ * multiplies by, [n_pos][2 * n_pairs] floats, cosines then sines, rounded as the engine keeps it; keys are then rotated with it. */
+typedef struct inferscale_kv_freqs {
+    uint32_t n_pairs, n_pos;
+    double mscale;
+    const double *w;
+    const float *table;
+} inferscale_kv_freqs;
+
+/* A live model's cache: all layers and all KV heads of the model, whatever part of them this worker holds. All is copied. */
+typedef struct inferscale_kv_desc {
+    size_t struct_size;
+    uint32_t n_planes, n_freqs;
+    const inferscale_plane *planes;   /* in the order layer 0 K, layer 0 V, layer 1 K, ...; latent attention: one plane a layer */
+    const inferscale_kv_freqs *freqs;
+    uint8_t fingerprint[32];          /* of the model; segments of another are refused */
+    int products_rounded;             /* 1 = the engine rounds each product of the rotation (no fused multiply-add) */
+    const char *const *dirs;          /* [n_dirs] folders with segments DIR/ab/abcd....seg; may not exist yet */
+    uint32_t n_dirs;
+    uint64_t ram_bytes;               /* verified segments kept in memory; 0 = 256 MiB */
+} inferscale_kv_desc;
+
+#define INFERSCALE_KV_DESC_INIT { .struct_size = sizeof(inferscale_kv_desc) }
+
+typedef struct inferscale_kv inferscale_kv;
+
+/* *out is closed with inferscale_kv_close. Any number of threads may use one. Errors: E_INVALID (an inconsistent description), E_NOMEM. */
+INFERSCALE_API inferscale_status inferscale_kv_open(const inferscale_kv_desc *desc, inferscale_kv **out);
+INFERSCALE_API void inferscale_kv_close(inferscale_kv *kv); /* NULL is allowed */
+/* The geometry's serial form: equal bytes for equal geometries. Owned by kv. */
+INFERSCALE_API inferscale_status inferscale_kv_geometry(const inferscale_kv *kv, const uint8_t **bytes, size_t *n);
+
+/* A piece of a prompt: tokens [begin, begin + n_tokens) of the segment `name` in folder dirs[dir], the first of them at position pos. */
+typedef struct inferscale_kv_part {
+    uint8_t name[32];
+    uint32_t dir, begin, n_tokens, pos;
+} inferscale_kv_part;
+
+/* Is the segment there, of this model, and are its tokens those of the prompt at part->pos? Reads the head of the file only.
+ * prompt: [n_prompt] token ids. E_NOTFOUND, E_CORRUPT (torn), E_FOREIGN (another model or format), E_INVALID (other tokens), E_IO. */
+INFERSCALE_API inferscale_status inferscale_kv_check(inferscale_kv *kv, const inferscale_kv_part *part, const int32_t *prompt,
+                                                     uint32_t n_prompt);
+
+/* Parts made ready to be read: the bytes of planes in [plane_begin, plane_end) and of heads [head_begin, head_end) are read and their
+ * checksums verified, no others (of planes that have one head: that one). Nothing changes under an open load. *bad (may be NULL)
+ * = the part that failed. Errors as inferscale_kv_check, E_NOMEM. */
+typedef struct inferscale_kv_load inferscale_kv_load;
+INFERSCALE_API inferscale_status inferscale_kv_load_open(inferscale_kv *kv, const inferscale_kv_part *parts, size_t n,
+                                                         uint32_t plane_begin, uint32_t plane_end, uint32_t head_begin,
+                                                         uint32_t head_end, inferscale_kv_load **out, size_t *bad);
+INFERSCALE_API void inferscale_kv_load_close(inferscale_kv_load *load); /* NULL is allowed */
+/* One plane of all parts, one after another: dst[token][head][dim] of dst_type (INFERSCALE_F32 ...), strides in elements, keys rotated to
+ * their positions. E_INVALID. */
+INFERSCALE_API inferscale_status inferscale_kv_load_read(const inferscale_kv_load *load, uint32_t plane, int dst_type, void *dst,
+                                                         size_t token_stride, size_t head_stride);
+
+/* Writes captured rows as a segment file at path (to path.part, synced, renamed): of planes [plane_begin, plane_end) and heads
+ * [head_begin, head_end), its geometry being that part of the model's. rows[i]: plane plane_begin + i, [n_tokens][heads][head_dim] of
+ * src_type, contiguous, keys WITHOUT position; kept in that type. E_INVALID, E_IO, E_FULL, E_DENIED, E_NOMEM. */
+INFERSCALE_API inferscale_status inferscale_kv_write(inferscale_kv *kv, const char *path, const int32_t *tokens, uint32_t n_tokens,
+                                                     uint32_t n_context, uint32_t plane_begin, uint32_t plane_end,
+                                                     uint32_t head_begin, uint32_t head_end, int src_type, const void *const *rows);
+
+/* Keyed hash of n bytes, 32 out: fingerprints and names. key: 32 bytes, or NULL. */
+INFERSCALE_API void inferscale_hash(const uint8_t *key, const void *bytes, size_t n, uint8_t out[32]);
+
+/* ---- Tickets: what a gateway lets a connector do (docs/vllm.md) ------------------------------------------------------------- */
+
+enum { INFERSCALE_TICKET_DESCRIBE = 1, INFERSCALE_TICKET_INJECT = 2, INFERSCALE_TICKET_CAPTURE = 3, INFERSCALE_TICKET_REVOKE = 4,
+       INFERSCALE_TICKET_STATUS = 5 };
+
+typedef struct inferscale_ticket {
+    size_t struct_size;
+    int op;
+    uint8_t id[16], fingerprint[32], tag[32], salt[32];
+    uint64_t epoch;
+    int64_t expires;                   /* seconds since the epoch */
+    uint32_t n_prompt;
+    uint8_t prompt_hash[32];           /* inferscale_hash(NULL, ids as little-endian i32) */
+    uint32_t n_parts;                  /* <= 65,536 */
+    const inferscale_kv_part *parts;   /* ascending by pos, not overlapping, inside the prompt */
+    uint32_t capture_from, capture_n;
+} inferscale_ticket;
+
+#define INFERSCALE_TICKET_INIT { .struct_size = sizeof(inferscale_ticket) }
+
+/* The signed text of a ticket (base64url); freed with inferscale_ticket_text_free. secret: 32 bytes. E_INVALID, E_NOMEM. */
+INFERSCALE_API inferscale_status inferscale_ticket_write(const inferscale_ticket *ticket, const uint8_t secret[32], char **text);
+INFERSCALE_API void inferscale_ticket_text_free(char *text);
+/* Reads and verifies; now: seconds since the epoch. *out is freed with inferscale_ticket_free. E_PARSE (no ticket), E_DENIED (not signed with
+ * this secret), E_STALE (its time is over), E_INVALID (signed nonsense), E_NOMEM. Safe for any bytes; the signature is compared in constant time. */
+INFERSCALE_API inferscale_status inferscale_ticket_read(const char *text, const uint8_t secret[32], int64_t now, inferscale_ticket **out);
+INFERSCALE_API void inferscale_ticket_free(inferscale_ticket *ticket); /* of inferscale_ticket_read; NULL is allowed */
+
 #ifdef __cplusplus
 }
 #endif

@@ -11,7 +11,7 @@ struct is_engine {
     is_engine_info info;
     is_gate *gate, *own_gate;
     is_turns *turns;
-    is_batch *batch;
+    is_batch *batch;         /* NULL: the engine is a remote one, which batches by itself */
 };
 
 is_status is_engine_open(const char *plugin_dir, const char *name, const is_engine_opts *opts, is_engine **out)
@@ -32,7 +32,7 @@ is_status is_engine_open(const char *plugin_dir, const char *name, const is_engi
     if (st == INFERSCALE_OK) st = e->v->open(opts, &e->impl);
     if (st == INFERSCALE_OK) st = e->v->info(e->impl, &e->info);
     if (st == INFERSCALE_OK) st = is_turns_new(&e->turns);
-    if (st == INFERSCALE_OK) st = is_batch_new(e->v, e->impl, e->turns, opts->n_parallel, &e->batch);
+    if (st == INFERSCALE_OK && e->v->step) st = is_batch_new(e->v, e->impl, e->turns, opts->n_parallel, &e->batch);
     if (st != INFERSCALE_OK) {
         is_engine_close(e);
         return st;
@@ -116,9 +116,9 @@ is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n)
     is_status st;
 
     if (n == 0) return INFERSCALE_OK;
-    is_turns_take(e->turns);
+    if (e->batch) is_turns_take(e->turns);
     st = c[0].background ? capture_behind_gate(e, c, n) : e->v->capture(e->impl, c, n);
-    is_turns_give(e->turns);
+    if (e->batch) is_turns_give(e->turns);
     return st;
 }
 
@@ -147,6 +147,13 @@ static void say_begun(const is_run_opts *opts)
     if (opts && opts->on_begun) opts->on_begun(opts->begun_ctx);
 }
 
+/* What begin or more gave the run is computed; a remote engine has done so already. */
+static is_status compute(is_engine *e, is_run *run, const is_run_opts *opts)
+{
+    if (!e->batch) return INFERSCALE_OK;
+    return is_batch_do(e->batch, run, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL);
+}
+
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
 {
     is_run *made = NULL;
@@ -156,9 +163,9 @@ is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *
     if (stats) memset(stats, 0, sizeof *stats);
     IS_TRY(e->v->begin(e->impl, plan, opts, &made));
     say_begun(opts);
-    st = is_batch_do(e->batch, made, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL);
+    st = compute(e, made, opts);
     if (st != INFERSCALE_OK) {
-        is_batch_finish(e->batch, made);
+        is_engine_finish(e, made);
         return st;
     }
     if (stats) e->v->stats(e->impl, made, stats);
@@ -171,7 +178,7 @@ is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const
     if (stats) memset(stats, 0, sizeof *stats);
     IS_TRY(e->v->more(e->impl, run, more, opts));
     say_begun(opts);
-    IS_TRY(is_batch_do(e->batch, run, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL));
+    IS_TRY(compute(e, run, opts));
     if (stats) e->v->stats(e->impl, run, stats);
     return INFERSCALE_OK;
 }
@@ -184,7 +191,7 @@ is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token)
 is_status is_engine_feed(is_engine *e, is_run *run, int32_t token)
 {
     IS_TRY(e->v->token(e->impl, run, token));
-    return is_batch_do(e->batch, run, false, NULL, NULL);
+    return e->batch ? is_batch_do(e->batch, run, false, NULL, NULL) : INFERSCALE_OK;
 }
 
 const float *is_engine_logits(is_engine *e, is_run *run)
@@ -197,12 +204,28 @@ uint32_t is_engine_run_tokens(is_engine *e, is_run *run)
     return e->v->run_tokens(e->impl, run);
 }
 
+void is_engine_stats(is_engine *e, is_run *run, is_run_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (e && run) e->v->stats(e->impl, run, out);
+}
+
+is_status is_engine_revoke(is_engine *e, const is_realm *realm, uint32_t wait_ms, size_t *n_pending)
+{
+    *n_pending = 0;
+    return e && e->v->revoke ? e->v->revoke(e->impl, realm, wait_ms, n_pending) : INFERSCALE_OK;
+}
+
 void is_engine_rest(is_engine *e, is_run *run)
 {
-    if (e && run) is_batch_rest(e->batch, run);
+    if (!e || !run) return;
+    if (e->batch) is_batch_rest(e->batch, run);
+    else if (e->v->rest) e->v->rest(e->impl, run);
 }
 
 void is_engine_finish(is_engine *e, is_run *run)
 {
-    if (e && run) is_batch_finish(e->batch, run);
+    if (!e || !run) return;
+    if (e->batch) is_batch_finish(e->batch, run);
+    else e->v->finish(e->impl, run);
 }

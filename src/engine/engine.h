@@ -42,10 +42,19 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 5, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64 };
+enum { IS_ENGINE_ABI = 6, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64 };
+
+/* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
+ * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
+typedef struct is_realm {
+    uint8_t tag[IS_HASH_BYTES];   /* keyed hash of store and partition */
+    uint64_t epoch;
+} is_realm;
 
 typedef struct is_engine_opts {
-    const char *model_path;
+    const char *model_path;  /* a GGUF file; remote engines: URL[,URL ...] of its servers */
+    const char *home;        /* the store's folder, for what a remote engine shares with its workers; NULL = none (tests of local ones) */
+    const char *key;         /* remote engines: API key of its servers; NULL = none */
     uint32_t n_ctx;          /* 0 = min(8192, trained) */
     uint32_t n_threads;      /* 0 = physical cores */
     int flash_attention;     /* INFERSCALE_FA_* */
@@ -66,6 +75,9 @@ typedef struct is_engine_info {
     char why_one[128];       /* why spans are not captured together; "" if they are */
     double fa_on_ms, fa_off_ms; /* 0 = not measured */
     double selftest_kl, selftest_noise;
+    bool unrotated;          /* captures give K without position already */
+    bool remote;             /* computes elsewhere: see "Remote engines" */
+    is_codec exact_codec;    /* what holds captured rows without loss; F16 where the cache is F16 */
 } is_engine_info;
 
 /* The literal pieces of the model's chat format, found by rendering its template with placeholders. Never NULL. */
@@ -76,7 +88,7 @@ typedef struct is_chat_format {
 /* ---- Encoding (capture) -------------------------------------------------------------------------------------------------- */
 
 /* Runs context + span at positions pos0 ..., and gives the span's K and V as the engine computed them (F32, before the cache's
- * rounding), K ROTATED at its position pos0 + n_context + i. The caller un-rotates (kv/rope.h).
+ * rounding), K ROTATED at its position pos0 + n_context + i. The caller un-rotates (kv/rope.h), unless is_engine_info.unrotated.
  *
  * The last part of the context may be given as segments: their rows are rotated to their positions and injected instead of being
  * computed, so the span sees THOSE rows (rounded to their codec, then to the engine's cache), whatever context they were encoded
@@ -95,6 +107,7 @@ typedef struct is_capture {
     uint32_t n_computed;     /* out: tokens really run for this span (kept, shared and injected ones are not) */
     uint32_t n_injected;     /* out: tokens of the stored part */
     const volatile int *cancel; /* may be NULL */
+    const is_realm *realm;   /* whose; NULL = nobody's */
 } is_capture;
 
 /* ---- Running a plan ------------------------------------------------------------------------------------------------------ */
@@ -127,11 +140,14 @@ typedef struct is_run_opts {
     void (*on_begun)(void *ctx); /* the host's, called on the caller's thread when begin or more has accepted all of this, before
                                     the first step; NULL = none */
     void *begun_ctx;
+    const is_realm *realm;   /* whose memory; NULL = nobody's. An extension keeps the tag */
+    uint32_t n_predict;      /* at most so many tokens will be sampled before the next extension; 0 = unknown */
 } is_run_opts;
 
 typedef struct is_run_stats {
     uint32_t tokens_computed, tokens_injected, tokens_resident; /* resident: exact prefix or earlier turn */
     double compose_ms, inject_ms, compute_ms;                   /* compose into the blob; blob into the cache; llama_decode */
+    char why[256];           /* why stored parts were computed after all; "" if none were. Remote engines may know it only with the last token */
 } is_run_stats;
 
 typedef struct is_run is_run; /* one live sequence */
@@ -191,6 +207,17 @@ typedef struct is_engine_vtable {
     is_status (*sample)(void *impl, is_run *run, int32_t *token);          /* from the last logits; does not run it */
     const float *(*logits)(void *impl, is_run *run);                       /* [n_vocab] of the last token, raw; until the next call */
     uint32_t (*run_tokens)(void *impl, is_run *run);                       /* position of the next token */
+
+    /* ANY; NULL = nothing is kept that could outlive its epoch. From now on nothing of this tag that was made under a lower epoch is used;
+     * what a server keeps of it is thrown away. Waits wait_ms at most; *n_pending = servers that have not confirmed (E_BUSY): they
+     * get no work of this tag until they do, and is called again with the same. */
+    is_status (*revoke)(void *impl, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
+
+    /* Remote engines (step is NULL): they batch elsewhere. begin, more and token do all there is to do, on the caller's thread, and may
+     * wait for it; their flags are polled. Functions that are ALONE elsewhere are OWNER here, capture is ANY; left is 0; undo is not
+     * called: what fails leaves the run as it was. logits is NULL unless opts.want_logits. n_parallel is not looked at. rest: the
+     * answer is over, what the server still computes for it is called off. */
+    void (*rest)(void *impl, is_run *run);
 } is_engine_vtable;
 
 /* ---- Embedders come from plug-ins too ------------------------------------------------------------------------------------- */
@@ -271,6 +298,9 @@ is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token);
 is_status is_engine_feed(is_engine *e, is_run *run, int32_t token);
 const float *is_engine_logits(is_engine *e, is_run *run);
 uint32_t is_engine_run_tokens(is_engine *e, is_run *run);
+void is_engine_stats(is_engine *e, is_run *run, is_run_stats *out); /* of the last start or extend, as it is known now */
+/* See the vtable's revoke. OK where the engine has none. */
+is_status is_engine_revoke(is_engine *e, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
 /* The answer is over, the run is kept: others need not wait for it (batch.h). NULL is allowed. */
 void is_engine_rest(is_engine *e, is_run *run);
 void is_engine_finish(is_engine *e, is_run *run);
