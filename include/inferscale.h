@@ -790,6 +790,17 @@ typedef struct inferscale_kv_freqs {
     const float *table;
 } inferscale_kv_freqs;
 
+/* How an engine computes y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin. One of these, plus INFERSCALE_ROT_CUT if 16 bits are cut out of the
+ * F32 result instead of rounded, plus INFERSCALE_ROT_BLOCK(n) if only whole blocks of n pairs are done so and the rest in plain F32. */
+enum {
+    INFERSCALE_ROT_F32 = 0,       /* in F32, each operation rounded; the result rounded once to the cache's type */
+    INFERSCALE_ROT_PRODUCTS = 1,  /* each product and the result rounded to the cache's type (torch's own operators) */
+    INFERSCALE_ROT_FUSED_SIN = 2, /* in F32; the product with the sine goes unrounded into the sum (fused multiply-add) */
+    INFERSCALE_ROT_FUSED_COS = 3, /* in F32; the product with the cosine does */
+    INFERSCALE_ROT_CUT = 16
+};
+#define INFERSCALE_ROT_BLOCK(n) ((n) << 8)
+
 /* A live model's cache: all layers and all KV heads of the model, whatever part of them this worker holds. All is copied. */
 typedef struct inferscale_kv_desc {
     size_t struct_size;
@@ -797,7 +808,7 @@ typedef struct inferscale_kv_desc {
     const inferscale_plane *planes;   /* in the order layer 0 K, layer 0 V, layer 1 K, ...; latent attention: one plane a layer */
     const inferscale_kv_freqs *freqs;
     uint8_t fingerprint[32];          /* of the model; segments of another are refused */
-    int products_rounded;             /* 1 = the engine rounds each product of the rotation (no fused multiply-add) */
+    int rotation;                     /* INFERSCALE_ROT_*: the engine's arithmetic, until inferscale_kv_match finds it out */
     const char *const *dirs;          /* [n_dirs] folders with segments DIR/ab/abcd....seg; may not exist yet */
     uint32_t n_dirs;
     uint64_t ram_bytes;               /* verified segments kept in memory; 0 = 256 MiB */
@@ -812,6 +823,13 @@ INFERSCALE_API inferscale_status inferscale_kv_open(const inferscale_kv_desc *de
 INFERSCALE_API void inferscale_kv_close(inferscale_kv *kv); /* NULL is allowed */
 /* The geometry's serial form: equal bytes for equal geometries. Owned by kv. */
 INFERSCALE_API inferscale_status inferscale_kv_geometry(const inferscale_kv *kv, const uint8_t **bytes, size_t *n);
+
+/* Finds out how the live engine rotates: keys[n_tokens][n_heads][head_dim] of `type` (the cache's), contiguous, and what the engine made of
+ * them when token i stood at position pos + i. The arithmetic that gives the same bits is kept for all planes with the same rotary
+ * embedding; *rotation (may be NULL) = it. Before the handle is shared. E_UNSUPPORTED: none does (the handle is as it was), E_INVALID. */
+INFERSCALE_API inferscale_status inferscale_kv_match(inferscale_kv *kv, uint32_t plane, int type, const void *keys,
+                                                     const void *rotated, uint32_t n_tokens, uint32_t n_heads, uint32_t pos,
+                                                     int *rotation);
 
 /* A piece of a prompt: tokens [begin, begin + n_tokens) of the segment `name` in folder dirs[dir], the first of them at position pos. */
 typedef struct inferscale_kv_part {
