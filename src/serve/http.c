@@ -1,4 +1,4 @@
-/* http.c - the HTTP face's sockets: libmicrohttpd's callbacks, the table of connections, start and end.
+/* http.c - the HTTP face's sockets: libmicrohttpd's callbacks, start and end.
  *
  * A request's life: request line (on_line) -> head (checked and routed at once) -> body (kept, or swallowed if it was refused) -> its
  * route's pool, the connection asleep -> reply -> completed. libmicrohttpd's one thread runs all of this file's callbacks. */
@@ -24,57 +24,18 @@ void is_http_set_tune(const is_http_tune *tune) { tune_next = *tune; }
 
 /* ---- Connections --------------------------------------------------------------------------------------------------------- */
 
-static void set_state(is_conn *c, conn_state state)
-{
-    c->state = state;
-    c->no_more = false;
-    c->since = is_now_ms();
-}
-
-static is_conn *conn_of(struct MHD_Connection *con)
-{
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(con, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return i ? i->socket_context : NULL;
-}
-
-static void on_connection(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what)
-{
-    struct is_http *h = cls;
-    const union MHD_ConnectionInfo *fd = MHD_get_connection_info(con, MHD_CONNECTION_INFO_CONNECTION_FD);
-    pthread_mutex_lock(&h->lock);
-    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        *context = NULL;
-        for (uint32_t i = 0; i < h->n_slots && fd; i++) {
-            is_conn *c = &h->conns[i];
-            if (c->fd >= 0) continue;
-            *c = (is_conn){ .fd = fd->connect_fd };
-            set_state(c, CONN_IDLE);
-            *context = c;
-            h->n_open++;
-            break;
-        }
-    } else if (*context) {
-        is_conn *c = *context;
-        c->fd = -1;
-        c->request = NULL;
-        h->n_open--;
-        *context = NULL;
-    }
-    pthread_mutex_unlock(&h->lock);
-}
-
 /* The request line is there. What this returns comes back as *context of on_request. */
 static void *on_line(void *cls, const char *target, struct MHD_Connection *con)
 {
     struct is_http *h = cls;
-    is_conn *c = conn_of(con);
+    is_conn *c = is_conn_of(con);
     is_request *r = c ? is_request_new(h, target) : NULL;
     if (!r) return NULL;
     r->con = con;
     pthread_mutex_lock(&h->lock);
     r->conn = c;
     c->request = r;
-    set_state(c, CONN_READ);
+    is_conn_state(c, CONN_READ);
     pthread_mutex_unlock(&h->lock);
     return r;
 }
@@ -89,7 +50,7 @@ static void on_completed(void *cls, struct MHD_Connection *con, void **context, 
     pthread_mutex_lock(&h->lock);
     if (r->conn) {
         r->conn->request = NULL;
-        set_state(r->conn, CONN_IDLE);
+        is_conn_state(r->conn, CONN_IDLE);
         r->conn = NULL;
     }
     pthread_mutex_unlock(&h->lock);
@@ -112,7 +73,7 @@ static enum MHD_Result send_reply(is_request *r)
 {
     enum MHD_Result ok = MHD_NO;
     pthread_mutex_lock(&r->http->lock);
-    if (r->conn) set_state(r->conn, CONN_SEND);
+    if (r->conn) is_conn_state(r->conn, CONN_SEND);
     pthread_mutex_unlock(&r->http->lock);
     pthread_mutex_lock(&r->lock);
     struct MHD_Response *m = r->response;
@@ -166,19 +127,33 @@ static bool take(is_request *r, const char *data, size_t n)
     return r->swallowed <= HTTP_SWALLOW + h->s->config->max_body;
 }
 
+static void refuse_queue(is_request *r, is_pool *p)
+{
+    char seconds[16];
+    snprintf(seconds, sizeof seconds, "%u", is_pool_retry_s(p));
+    is_reply_header(r, "Retry-After", seconds);
+    is_request_refused(r, "queue");
+    if (__atomic_load_n(&r->http->ending, __ATOMIC_RELAXED))
+        is_reply_error(r, 503, "server_error", "server_ending", NULL, "the server is ending; ask again later");
+    else
+        is_reply_error(r, 429, "rate_limit_error", "queue_full", NULL,
+                       "%u requests wait already (max_queue); try again in %s s", p->max_waiting, seconds);
+}
+
 /* To its pool; the connection sleeps until there is a reply. */
 static enum MHD_Result dispatch(is_request *r)
 {
     struct is_http *h = r->http;
-    bool engine = r->route->flags & IS_ROUTE_ENGINE;
-    is_pool *p = engine ? &h->engine : &h->quick;
+    unsigned flags = r->route->flags;
+    is_pool *p = flags & IS_ROUTE_ENGINE ? &h->engine : flags & IS_ROUTE_OPEN ? &h->open : &h->quick;
+    is_request *out;
     bool ok;
     pthread_mutex_lock(&h->lock);
-    if (r->conn) set_state(r->conn, CONN_WORK);
+    if (r->conn) is_conn_state(r->conn, CONN_WORK);
     pthread_mutex_unlock(&h->lock);
     pthread_mutex_lock(&r->lock);
     r->refs++; /* the worker's, before it can be done */
-    ok = is_pool_push(p, r);
+    ok = is_pool_push(p, r, &out);
     if (ok) {
         r->suspended = true;
         MHD_suspend_connection(r->con);
@@ -186,16 +161,13 @@ static enum MHD_Result dispatch(is_request *r)
         r->refs--;
     }
     pthread_mutex_unlock(&r->lock);
+    if (out) { /* it waited for a worker, which it will not have */
+        refuse_queue(out, p);
+        is_request_finish(out);
+        is_request_unref(out);
+    }
     if (ok) return MHD_YES;
-    char seconds[16];
-    snprintf(seconds, sizeof seconds, "%u", is_pool_retry_s(p));
-    is_reply_header(r, "Retry-After", seconds);
-    is_request_refused(r, "queue");
-    if (__atomic_load_n(&h->ending, __ATOMIC_RELAXED))
-        is_reply_error(r, 503, "server_error", "server_ending", NULL, "the server is ending; ask again later");
-    else
-        is_reply_error(r, 429, "rate_limit_error", "queue_full", NULL,
-                       "%u requests wait already (max_queue); try again in %s s", p->max_waiting, seconds);
+    refuse_queue(r, p);
     return send_reply(r);
 }
 
@@ -216,6 +188,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *con, const c
         r->begun = true;
         MHD_get_connection_values_n(con, MHD_HEADER_KIND, keep_header, r);
         is_request_begin(r, method, version);
+        pthread_mutex_lock(&r->http->lock);
+        if (r->conn) r->conn->accepted = !r->replied;
+        pthread_mutex_unlock(&r->http->lock);
         return end_now(r) ? send_reply(r) : MHD_YES;
     }
     if (*n) {
@@ -304,7 +279,7 @@ static is_status start_daemon(struct is_http *h)
                                  MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)longest + 5, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                  (size_t)32 << 10, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-                                 h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_line, h,
+                                 h, MHD_OPTION_NOTIFY_CONNECTION, is_conn_notify, h, MHD_OPTION_URI_LOG_CALLBACK, on_line, h,
                                  MHD_OPTION_ARRAY, h->cert ? tls : none, MHD_OPTION_END);
     if (h->daemon) return INFERSCALE_OK;
     h->listener = -1; /* libmicrohttpd has closed it: closing it again would close what another thread has opened meanwhile */
@@ -332,9 +307,7 @@ static is_status prepare(struct is_http *h)
     h->tune.ping_ms = tune_next.ping_ms ? tune_next.ping_ms : 10000;
     h->tune.slow_ms = tune_next.slow_ms ? tune_next.slow_ms : 30000;
     h->tune.watch_ms = tune_next.watch_ms ? tune_next.watch_ms : 100;
-    h->conns = is_calloc(h->n_slots, sizeof *h->conns);
-    if (!h->conns) return is_fail(INFERSCALE_E_NOMEM, "out of memory; lower max_connections");
-    for (uint32_t i = 0; i < h->n_slots; i++) h->conns[i].fd = -1;
+    IS_TRY(is_conns_new(h));
     IS_TRY(enough_descriptors(h));
     IS_TRY(read_tls(h));
     return open_listener(h);
@@ -343,6 +316,7 @@ static is_status prepare(struct is_http *h)
 static is_status begin(struct is_http *h)
 {
     const is_config *c = h->s->config;
+    IS_TRY(is_pool_start(&h->open, h, 1, c->max_connections));
     IS_TRY(is_pool_start(&h->quick, h, HTTP_SHORT_WORKERS, c->max_connections));
     IS_TRY(is_pool_start(&h->engine, h, c->parallel, c->max_queue));
     h->engine.is_engine = true;
@@ -408,16 +382,19 @@ void is_http_stop(is_server *s)
         is_http_drain(s);
         is_http_cancel_all(s);
     }
+    is_pool_stop(&h->open);
     is_pool_stop(&h->quick); /* every route has returned, so that every connection is awake */
     is_pool_stop(&h->engine);
     for (int i = 0; h->daemon && i < 200 && is_http_in_flight(s); i++) usleep(10000); /* the last replies go out */
     is_watch_stop(h);
     if (h->daemon) MHD_stop_daemon(h->daemon);
     if (h->listener >= 0) close(h->listener);
+    is_pool_free(&h->open);
     is_pool_free(&h->quick);
     is_pool_free(&h->engine);
     pthread_mutex_destroy(&h->lock);
     is_free(h->conns);
+    is_free(h->peers);
     is_free(h->cert);
     is_free(h->key);
     is_free(h);

@@ -1,10 +1,10 @@
 /* http_in.h - what the files of the HTTP face share; nobody else includes it.
  *
- * Threads: one of libmicrohttpd (sockets, parsing; never blocks), two pools of workers (http_pool.c) that run routes, one that watches
+ * Threads: one of libmicrohttpd (sockets, parsing; never blocks), three pools of workers (http_pool.c) that run routes, one that watches
  * (http_watch.c: hang-ups, deadlines, pings). Locks, outer first: http->lock (the table of connections), then request->lock (reply
  * and stream), then a pool's or libmicrohttpd's own.
  *
- * Bounds: max_connections (+ SPARE that only hear 503); 32 KiB of head a connection; one body of max_body a request and BODIES of them in
+ * Bounds: max_connections (+ SPARE that hear /health or 503); 32 KiB of head a connection; one body of max_body a request and BODIES of them in
  * all; one job a connection, max_queue of them waiting for the engine; 64 KiB of stream a request. */
 #ifndef IS_SERVE_HTTP_IN_H
 #define IS_SERVE_HTTP_IN_H
@@ -15,11 +15,12 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "serve/http_run.h"
 #include "serve/server.h"
 
 enum {
-    HTTP_SPARE = 32,           /* connections beyond the bound: told so and closed */
+    HTTP_SPARE = 32,           /* connections beyond the bound: they may ask for /health and /ready, others are told so and closed */
     HTTP_HEADERS = 100,        /* of a request */
     HTTP_QUERIES = 64,
     HTTP_PARAMS = 4,
@@ -47,16 +48,21 @@ typedef enum conn_state {
 typedef struct is_conn {
     int fd;                    /* -1 = the slot is free */
     conn_state state;
+    uint32_t peer;             /* its address's place in http->peers */
+    bool cut;                  /* had to make room; it is about to end */
+    bool accepted;             /* of CONN_READ: the head was not refused, the rest of it is wanted */
     bool no_more;              /* the client has closed its side, and all it sent was read: as of the last look */
     double since;              /* of the state */
     is_request *request;
 } is_conn;
 
+typedef struct is_line is_line; /* one key's requests; http_pool.c */
+
 typedef struct is_pool {
     struct is_http *http;
     pthread_mutex_t lock;
     pthread_cond_t more;
-    is_request *first, *last;
+    is_line *lines;            /* the order of turns */
     uint32_t waiting, running, max_waiting, n_threads;
     pthread_t *threads;
     double mean_ms;            /* how long a job runs, of late */
@@ -74,8 +80,11 @@ struct is_http {
     pthread_mutex_t lock;
     is_conn *conns;
     uint32_t n_slots, n_open, n_requests;
+    uint32_t n_cut;            /* of the open ones: had to make room */
+    uint32_t *peers, n_buckets; /* open connections by (hash of the) address */
+    uint8_t peer_key[IS_KEY_BYTES];
     uint64_t body_bytes, body_max;
-    is_pool quick, engine;
+    is_pool open, quick, engine;
     pthread_t watcher;
     struct pollfd *watch_fds;  /* [n_slots], as watch_at: the watcher's */
     uint32_t *watch_at;
@@ -90,7 +99,8 @@ struct is_request {
     struct is_http *http;
     struct MHD_Connection *con;
     is_conn *conn;             /* http->lock; NULL = the connection has done with the request */
-    is_request *next;          /* in a pool's queue */
+    is_request *next;          /* in its line */
+    is_line *line;             /* its key's, while it waits or runs; the pool's lock */
     const is_route *route;
     const char *method, *path, *query, *id;
     pair headers[HTTP_HEADERS], queries[HTTP_QUERIES], params[HTTP_PARAMS];
@@ -125,6 +135,14 @@ struct is_request {
     double done_ms;            /* when the reply was out */
 };
 
+/* http_conn.c */
+is_status is_conns_new(struct is_http *h);
+is_conn *is_conn_of(struct MHD_Connection *con);
+void is_conn_state(is_conn *c, conn_state state);                    /* under http->lock */
+bool is_conns_many(const struct is_http *h);                         /* under http->lock: more than max_connections */
+void is_conns_make_room(struct is_http *h, const is_conn *newest);   /* the same; newest: is not to go, NULL = none */
+void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what);
+
 /* http_request.c */
 is_request *is_request_new(struct is_http *h, const char *target);
 void is_request_unref(is_request *r);
@@ -150,7 +168,8 @@ void is_request_log(is_request *r);
 
 /* http_pool.c */
 is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_threads, uint32_t max_waiting);
-bool is_pool_push(is_pool *p, is_request *r);                        /* false = full or stopped */
+/* False = full, stopped or out of memory. *out: what was waiting and had to make room for it; to be refused. NULL = nothing. */
+bool is_pool_push(is_pool *p, is_request *r, is_request **out);
 bool is_pool_take_out(is_pool *p, is_request *r);                    /* it was waiting; false = it runs, or never did */
 uint32_t is_pool_retry_s(is_pool *p);                                /* when there may be room again */
 void is_pool_stop(is_pool *p);                                       /* what waits still runs; then nothing is taken any more */

@@ -1,9 +1,24 @@
-/* http_pool.c - workers that run routes: one pool for short work, one for what waits for the engine. */
+/* http_pool.c - workers that run routes: one pool for short work, one for what waits for the engine, one for what needs no key.
+ *
+ * Who waits, waits in the line of the key that asked (without keys there is one line). A worker that is free goes to the line of which
+ * the fewest requests run; among equals the lines take turns. A full queue makes room for a key by turning away the newest request of
+ * the key that has most waiting: however much one key asks, another waits for a turn and not for all of it. */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/mem.h"
 #include "serve/http_in.h"
 
-/* Under p->lock. */
+/* One key's requests. It is there while one of them waits or runs. */
+struct is_line {
+    struct is_line *next;      /* in the order of turns: the one that was served last is the last */
+    char key[sizeof((is_key *)NULL)->name];
+    is_request *first, *last;
+    uint32_t waiting, running;
+};
+
+/* ---- Lines; all under p->lock -------------------------------------------------------------------------------------------- */
+
 static void show(is_pool *p)
 {
     is_metrics *m = p->http->s->metrics;
@@ -12,15 +27,83 @@ static void show(is_pool *p)
     is_metric_set(m, IS_M_WAITING, NULL, NULL, p->waiting);
 }
 
+static void append(is_pool *p, is_line *l)
+{
+    is_line **at = &p->lines;
+    while (*at) at = &(*at)->next;
+    l->next = NULL;
+    *at = l;
+}
+
+static void take_off(is_pool *p, is_line *l)
+{
+    is_line **at = &p->lines;
+    while (*at != l) at = &(*at)->next;
+    *at = l->next;
+}
+
+/* NULL = out of memory. A new one comes last: who asks one thing after another has no advantage over those who wait. */
+static is_line *line_of(is_pool *p, const is_request *r)
+{
+    const char *key = r->has_key ? r->key.name : "";
+    is_line *l = p->lines;
+    while (l && strcmp(l->key, key) != 0) l = l->next;
+    if (l) return l;
+    l = is_calloc(1, sizeof *l);
+    if (!l) return NULL;
+    memcpy(l->key, key, strlen(key) + 1);
+    append(p, l);
+    return l;
+}
+
+static void drop_if_empty(is_pool *p, is_line *l)
+{
+    if (l->waiting || l->running) return;
+    take_off(p, l);
+    is_free(l);
+}
+
+static void unlink_request(is_pool *p, is_line *l, is_request *r)
+{
+    is_request **at = &l->first, *before = NULL;
+    while (*at != r) before = *at, at = &(*at)->next;
+    *at = r->next;
+    if (l->last == r) l->last = before;
+    r->next = NULL;
+    l->waiting--;
+    p->waiting--;
+}
+
 static is_request *pop(is_pool *p)
 {
-    is_request *r = p->first;
-    p->first = r->next;
-    if (!p->first) p->last = NULL;
-    r->next = NULL;
-    p->waiting--;
+    is_line *best = NULL;
+    for (is_line *l = p->lines; l; l = l->next)
+        if (l->waiting && (!best || l->running < best->running)) best = l;
+    is_request *r = best->first;
+    unlink_request(p, best, r);
+    take_off(p, best);
+    append(p, best);
+    best->running++;
+    p->running++;
+    show(p);
     return r;
 }
+
+/* The newest request of the key that has most waiting, if that is more than `l` has with one more. */
+static is_request *make_room(is_pool *p, const is_line *l)
+{
+    is_line *most = p->lines;
+    for (is_line *x = p->lines; x; x = x->next)
+        if (x->waiting > most->waiting) most = x;
+    if (most->waiting <= l->waiting + 1) return NULL;
+    is_request *r = most->last;
+    unlink_request(p, most, r);
+    r->line = NULL;
+    drop_if_empty(p, most);
+    return r;
+}
+
+/* ---- Workers ------------------------------------------------------------------------------------------------------------- */
 
 static void run(is_pool *p, is_request *r)
 {
@@ -49,14 +132,15 @@ static void *work(void *ctx)
     is_pool *p = ctx;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (!p->first && !p->stop) pthread_cond_wait(&p->more, &p->lock);
-        if (!p->first) break;
+        while (!p->waiting && !p->stop) pthread_cond_wait(&p->more, &p->lock);
+        if (!p->waiting) break;
         is_request *r = pop(p);
-        p->running++;
-        show(p);
+        is_line *l = r->line;
         pthread_mutex_unlock(&p->lock);
         run(p, r);
         pthread_mutex_lock(&p->lock);
+        l->running--;
+        drop_if_empty(p, l);
         p->running--;
         show(p);
     }
@@ -78,20 +162,28 @@ is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_threads, uint3
     return INFERSCALE_OK;
 }
 
-bool is_pool_push(is_pool *p, is_request *r)
+bool is_pool_push(is_pool *p, is_request *r, is_request **out)
 {
+    *out = NULL;
     pthread_mutex_lock(&p->lock);
+    is_line *l = p->stop ? NULL : line_of(p, r);
     /* Those that a worker is about to take do not wait: an idle server takes a burst as wide as its workers, and its queue. */
-    bool ok = !p->stop && p->waiting < p->max_waiting + (p->n_threads - p->running);
+    bool full = l && p->waiting >= p->max_waiting + (p->n_threads - p->running);
+    if (full) *out = make_room(p, l);
+    bool ok = l && (!full || *out);
     if (ok) {
-        if (p->last)
-            p->last->next = r;
+        if (l->last)
+            l->last->next = r;
         else
-            p->first = r;
-        p->last = r;
+            l->first = r;
+        l->last = r;
+        r->line = l;
+        l->waiting++;
         p->waiting++;
         show(p);
         pthread_cond_signal(&p->more);
+    } else if (l) {
+        drop_if_empty(p, l);
     }
     pthread_mutex_unlock(&p->lock);
     return ok;
@@ -101,14 +193,12 @@ bool is_pool_take_out(is_pool *p, is_request *r)
 {
     bool found = false;
     pthread_mutex_lock(&p->lock);
-    for (is_request **at = &p->first, *before = NULL; *at; before = *at, at = &(*at)->next) {
-        if (*at != r) continue;
-        *at = r->next;
-        if (p->last == r) p->last = before;
-        r->next = NULL;
-        p->waiting--;
+    for (is_line *l = p->lines; l && !found; l = l->next) {
+        for (is_request *x = l->first; x && !found; x = x->next) found = x == r;
+        if (!found) continue;
+        unlink_request(p, l, r);
+        drop_if_empty(p, l);
         show(p);
-        found = true;
         break;
     }
     pthread_mutex_unlock(&p->lock);

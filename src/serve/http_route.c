@@ -355,15 +355,15 @@ static bool admit(is_request *r)
     struct is_http *h = r->http;
     bool open = r->route->flags & IS_ROUTE_OPEN;
     pthread_mutex_lock(&h->lock);
-    bool many = h->n_open > h->s->config->max_connections;
+    bool many = is_conns_many(h);
     pthread_mutex_unlock(&h->lock);
     if (__atomic_load_n(&h->draining, __ATOMIC_RELAXED) && !open) {
         is_reply_header(r, "Retry-After", "5");
         is_reply_error(r, 503, "server_error", "server_ending", NULL, "the server is ending; ask again later");
         return refuse(r, "ending");
     }
-    if (many) {
-        r->close_after = true;
+    if (many) r->close_after = true; /* what needs no key is answered even so: is the server alive? */
+    if (many && !open) {
         is_reply_header(r, "Retry-After", "1");
         is_reply_error(r, 503, "server_error", "too_many_connections", NULL,
                        "more than max_connections = %u are open; close some or try again", h->s->config->max_connections);

@@ -1,0 +1,350 @@
+/* The HTTP face is fair: keys take turns and share the queue, and neither slow requests nor idle connections keep a health check out.
+ * Order and numbers are compared, never times. */
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "serve/http.h"
+#include "serve/server.h"
+#include "support/scratch.h"
+#include "support/serve_kit.h"
+
+static serve_kit *kit;
+static char *folder;
+
+static const char *const keys[] = { "isk_aaaaaaaaaaaaaaaa", "isk_bbbbbbbbbbbbbbbb", "isk_cccccccccccccccc" };
+
+/* ---- Routes and helpers -------------------------------------------------------------------------------------------------- */
+
+static atomic_int gate, began;
+static pthread_mutex_t order_lock = PTHREAD_MUTEX_INITIALIZER;
+static char order[256]; /* who was served, by the letter of ?q= */
+
+static void hold(is_server *s, is_request *r)
+{
+    const char *q = is_request_query(r, "q");
+    (void)s;
+    pthread_mutex_lock(&order_lock);
+    if (q && atomic_load(&began) < (int)sizeof order - 1) order[atomic_load(&began)] = *q;
+    atomic_fetch_add(&began, 1); /* releases what was written */
+    pthread_mutex_unlock(&order_lock);
+    while (!atomic_load(&gate) && !__atomic_load_n(is_request_cancel(r), __ATOMIC_ACQUIRE)) usleep(1000);
+    is_reply_json(r, 200, json_pack("{}"));
+}
+
+static const is_route routes[] = {
+    { "GET", "/hold", hold, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
+    { "GET", "/short", hold, IS_FACE_OPENAI, 0 },
+    { 0 },
+};
+
+static const char *keys_file(void)
+{
+    const char *path = scratch_path(folder, "keys");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "%s user=anna\n%s user=ben\n%s admin\n", keys[0], keys[1], keys[2]);
+    fclose(f);
+    assert_int_equal(chmod(path, 0600), 0);
+    return path;
+}
+
+static void fresh(void)
+{
+    memset(order, 0, sizeof order);
+    atomic_store(&gate, 0), atomic_store(&began, 0);
+    is_server_set_extra(routes);
+}
+
+static int ask(int key, const char *path, char q)
+{
+    int fd = serve_connect(kit);
+    serve_sendf(fd, "GET %s?q=%c HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", path, q, keys[key]);
+    return fd;
+}
+
+static void expect(int fd, int status)
+{
+    serve_reply r = serve_read(fd, "GET");
+    if (r.status != status) fail_msg("%d, not %d: %s", r.status, status, r.body);
+    serve_reply_free(&r);
+    close(fd);
+}
+
+/* The requests that wait for the engine are as many, by the metric. */
+static void until_waiting(int n)
+{
+    char want[64];
+    snprintf(want, sizeof want, "\ninferscale_requests_waiting %d\n", n);
+    for (int i = 0; i < 5000; i++) {
+        serve_reply r = serve_call(kit, "GET", "/metrics", "Authorization: Bearer isk_cccccccccccccccc\r\n", NULL);
+        assert_int_equal(r.status, 200);
+        bool there = strstr(r.body, want);
+        serve_reply_free(&r);
+        if (there) return;
+        usleep(2000);
+    }
+    fail_msg("never %d requests waiting", n);
+}
+
+static void until_began(int n)
+{
+    for (int i = 0; i < 10000 && atomic_load(&began) < n; i++) usleep(2000);
+    assert_int_equal(atomic_load(&began), n);
+}
+
+static void stop(void)
+{
+    serve_kit *k = kit;
+    kit = NULL;
+    serve_stop(k);
+}
+
+static int clean(void **state)
+{
+    (void)state;
+    atomic_store(&gate, 1);
+    if (kit) is_server_stop();
+    if (kit) stop();
+    return 0;
+}
+
+/* ---- Keys ---------------------------------------------------------------------------------------------------------------- */
+
+static void a_key_that_asks_much_leaves_every_other_turn_to_others(void **state)
+{
+    enum { MANY = 20, FEW = 4 };
+    int a[MANY], b[FEW], first;
+    (void)state;
+    fresh();
+    kit = serve_start("parallel", "1", "keys", keys_file(), NULL);
+    first = ask(0, "/hold", 'A');
+    until_began(1);
+    for (int i = 0; i < MANY; i++) a[i] = ask(0, "/hold", 'a');
+    until_waiting(MANY);
+    for (int i = 0; i < FEW; i++) b[i] = ask(1, "/hold", 'b');
+    until_waiting(MANY + FEW);
+    atomic_store(&gate, 1);
+    expect(first, 200);
+    for (int i = 0; i < MANY; i++) expect(a[i], 200);
+    for (int i = 0; i < FEW; i++) expect(b[i], 200);
+    int before = 0, seen = 0; /* between two of b's there is at most one of a's */
+    for (const char *p = order + 1; *p && seen < FEW; p++) {
+        before = *p == 'b' ? 0 : before + 1;
+        seen += *p == 'b';
+        if (before > 1) fail_msg("served in the order %s", order);
+    }
+    assert_int_equal(seen, FEW);
+    assert_int_equal(strlen(order), 1 + MANY + FEW);
+    stop();
+}
+
+/* One that sends its next request when the last is answered does not overtake those that wait: nobody waits for ever. */
+static void who_asks_one_thing_after_another_does_not_starve_who_waits(void **state)
+{
+    int a[6], b;
+    (void)state;
+    fresh();
+    kit = serve_start("parallel", "1", "keys", keys_file(), NULL);
+    b = ask(1, "/hold", 'b');
+    until_began(1);
+    for (int i = 0; i < 6; i++) a[i] = ask(0, "/hold", 'a');
+    until_waiting(6);
+    atomic_store(&gate, 1);
+    for (int i = 0; i < 12; i++) {
+        expect(b, 200);
+        b = ask(1, "/hold", 'b');
+    }
+    expect(b, 200);
+    for (int i = 0; i < 6; i++) expect(a[i], 200);
+    int run = 0; /* of b's while an a waited */
+    for (const char *p = order, *last = strrchr(order, 'a'); p < last; p++) {
+        run = *p == 'b' ? run + 1 : 0;
+        if (run > 2) fail_msg("served in the order %s", order); /* two: its line may be before a's that came after it */
+    }
+    stop();
+}
+
+static void workers_are_shared_by_keys_too(void **state)
+{
+    int a[8], b[2];
+    (void)state;
+    fresh();
+    kit = serve_start("parallel", "4", "keys", keys_file(), NULL);
+    for (int i = 0; i < 4; i++) a[i] = ask(0, "/hold", 'A');
+    until_began(4);
+    for (int i = 4; i < 8; i++) a[i] = ask(0, "/hold", 'a');
+    until_waiting(4);
+    for (int i = 0; i < 2; i++) b[i] = ask(1, "/hold", 'b');
+    until_waiting(6);
+    close(a[0]); /* two workers become free, one after the other: both are b's, who has fewer */
+    until_began(5);
+    close(a[1]);
+    until_began(6);
+    if (strncmp(order, "AAAAbb", 6) != 0) fail_msg("served in the order %s", order);
+    atomic_store(&gate, 1);
+    for (int i = 2; i < 8; i++) expect(a[i], 200);
+    for (int i = 0; i < 2; i++) expect(b[i], 200);
+    stop();
+}
+
+static void a_full_queue_makes_room_for_the_key_that_has_less_of_it(void **state)
+{
+    int a[5], b[2];
+    (void)state;
+    fresh();
+    kit = serve_start("parallel", "1", "max_queue", "4", "keys", keys_file(), NULL);
+    a[0] = ask(0, "/hold", 'a');
+    until_began(1);
+    for (int i = 1; i < 5; i++) {
+        a[i] = ask(0, "/hold", 'a');
+        until_waiting(i);
+    }
+    expect(ask(0, "/hold", 'a'), 429); /* its own fault */
+    b[0] = ask(1, "/hold", 'b');
+    serve_reply r = serve_read(a[4], "GET"); /* the newest goes */
+    assert_int_equal(r.status, 429);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(r.json, "error"), "code")), "queue_full");
+    assert_true(strtol(serve_head(&r, "Retry-After"), NULL, 10) >= 1);
+    serve_reply_free(&r);
+    close(a[4]);
+    b[1] = ask(1, "/hold", 'b');
+    expect(a[3], 429);
+    until_waiting(4);
+    expect(ask(1, "/hold", 'b'), 429); /* two each: neither has less */
+    expect(ask(0, "/hold", 'a'), 429);
+    atomic_store(&gate, 1);
+    for (int i = 0; i < 3; i++) expect(a[i], 200);
+    for (int i = 0; i < 2; i++) expect(b[i], 200);
+    stop();
+}
+
+/* ---- Health checks ------------------------------------------------------------------------------------------------------- */
+
+static void health(void)
+{
+    static const char *const paths[] = { "/health", "/ready" };
+    for (int i = 0; i < 2; i++) {
+        serve_reply r = serve_call(kit, "GET", paths[i], NULL, NULL);
+        if (r.status != 200) fail_msg("%s: %d %s", paths[i], r.status, r.body);
+        serve_reply_free(&r);
+    }
+}
+
+static void short_work_that_takes_long_keeps_no_health_check_out(void **state)
+{
+    int fds[20];
+    (void)state;
+    fresh();
+    kit = serve_start(NULL);
+    for (int i = 0; i < 20; i++) fds[i] = ask(0, "/short", 'x');
+    until_began(8); /* all its workers */
+    health();
+    atomic_store(&gate, 1);
+    for (int i = 0; i < 20; i++) expect(fds[i], 200);
+    stop();
+}
+
+static int connect_from(const char *address)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    struct sockaddr_in me = { .sin_family = AF_INET }, to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)kit->port) };
+    struct timeval patience = { .tv_sec = 20 };
+    assert_true(fd >= 0);
+    inet_pton(AF_INET, address, &me.sin_addr);
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    assert_int_equal(bind(fd, (struct sockaddr *)&me, sizeof me), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static void ask_on(int fd, const char *path, bool again)
+{
+    serve_sendf(fd, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
+    serve_reply r = serve_read(fd, "GET");
+    if (r.status != 200) fail_msg("%s: %d %s", path, r.status, r.body);
+    assert_true(!again || !r.closes);
+    serve_reply_free(&r);
+}
+
+static void idle_connections_keep_nobody_out(void **state)
+{
+    enum { FLOOD = 300, MAX = 16 };
+    static int fds[FLOOD];
+    (void)state;
+    fresh();
+    kit = serve_start("max_connections", "16", NULL); /* with the spare ones 48 */
+    int other = connect_from("127.0.0.2"), busy = ask(0, "/hold", 'x');
+    ask_on(other, "/health", true);
+    until_began(1);
+    for (int i = 0; i < FLOOD; i++) {
+        fds[i] = connect_from("127.0.0.1");
+        if (i % 3 == 1) serve_sendf(fds[i], "GET /hea"); /* half a request line, half a head */
+        if (i % 3 == 2) serve_sendf(fds[i], "GET /health HTTP/1.1\r\nHost: loc");
+        if (i % 50 == 49) health();
+    }
+    health();
+    ask_on(other, "/health", true); /* who has one connection keeps it, however long it was idle */
+    atomic_store(&gate, 1);
+    expect(busy, 200); /* what is at work is never cut */
+    expect(ask(0, "/short", 'x'), 200);
+    int open = 0;
+    for (int i = 0; i < FLOOD; i++) {
+        char c;
+        open += recv(fds[i], &c, 1, MSG_DONTWAIT) < 0;
+        close(fds[i]);
+    }
+    assert_true(open > 0 && open <= MAX); /* and no more were cut than had to */
+    close(other);
+    stop();
+}
+
+/* Where nothing is idle the bound holds for those who want something, and a health check is still answered. */
+static void beyond_the_bound_a_health_check_is_answered(void **state)
+{
+    enum { MAX = 4 };
+    int fds[MAX];
+    (void)state;
+    fresh();
+    kit = serve_start("max_connections", "4", "parallel", "2", NULL);
+    for (int i = 0; i < MAX; i++) fds[i] = ask(0, "/hold", 'x');
+    until_began(2);
+    health();
+    serve_reply r = serve_call(kit, "GET", "/short", NULL, NULL);
+    assert_int_equal(r.status, 503);
+    assert_true(r.closes && serve_head(&r, "Retry-After"));
+    serve_reply_free(&r);
+    atomic_store(&gate, 1);
+    for (int i = 0; i < MAX; i++) expect(fds[i], 200);
+    stop();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_key_that_asks_much_leaves_every_other_turn_to_others, clean),
+        cmocka_unit_test_teardown(who_asks_one_thing_after_another_does_not_starve_who_waits, clean),
+        cmocka_unit_test_teardown(workers_are_shared_by_keys_too, clean),
+        cmocka_unit_test_teardown(a_full_queue_makes_room_for_the_key_that_has_less_of_it, clean),
+        cmocka_unit_test_teardown(short_work_that_takes_long_keeps_no_health_check_out, clean),
+        cmocka_unit_test_teardown(idle_connections_keep_nobody_out, clean),
+        cmocka_unit_test_teardown(beyond_the_bound_a_health_check_is_answered, clean),
+    };
+    folder = scratch_make();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    scratch_remove(folder);
+    return failed;
+}
