@@ -133,11 +133,11 @@ typedef struct inferscale_options {
     const char *model;        /* GGUF path or installed name; NULL = the default model. Opened at first use. */
     const char *embedder;     /* GGUF path, installed name, or http(s)://HOST/v1#MODEL for an OpenAI-style endpoint; NULL = default */
     const char *embedder_key; /* API key for an HTTP embedder; NULL = $INFERSCALE_EMBEDDER_KEY */
-    const char *engine;       /* engine plug-in: "llama" (NULL) or "mock" */
+    const char *engine;       /* engine plug-in: "llama" (NULL), "vllm" (docs/vllm.md) or "mock" */
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
     const char *system;       /* system text of the encoding header; NULL = the default */
     const char *policy;       /* encoding policy of the first stage: "page:N", "facts:W", "header", ... (docs/design.md 4); NULL = the default */
-    const char *codec;        /* KV codec in the vault: "f16" (NULL), "bf16", "f32" */
+    const char *codec;        /* KV codec in the vault: "f16", "bf16", "f32"; NULL = what the model's own cache holds without loss */
     uint32_t n_ctx;           /* engine context in tokens; 0 = min(8192, what the model was trained for) */
     uint32_t n_threads;       /* 0 = physical cores */
     int flash_attention;      /* INFERSCALE_FA_*; AUTO = measured at first load */
@@ -149,6 +149,8 @@ typedef struct inferscale_options {
     void *log_ctx;
     const char *refine;       /* encoding policy of the second stage, in idle time: "company:N", ...; NULL = the default, "none" = off */
     uint32_t n_parallel;      /* questions in the engine at once, sharing its steps; 0 = 4. More wait */
+    const char *upstream;     /* engine vllm: its servers, http(s)://HOST:PORT[,...], in place of model; NULL = $INFERSCALE_UPSTREAM */
+    const char *upstream_key; /* API key that they want; NULL = $INFERSCALE_UPSTREAM_KEY */
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }

@@ -194,7 +194,7 @@ static is_segment *made_by_hand(lab *l, const is_context *contexts, size_t n, co
         is_span one = { &contexts[i], span };
         is_rows rows;
 
-        KIT_OK(is_capture_spans(&enc, &one, 1, &rows));
+        KIT_OK(is_capture_spans(&enc, NULL, &one, 1, &rows));
         for (uint32_t p = 0; p < g->n_planes; p++)
             for (size_t j = 0; j < (size_t)is_plane_width(&g->planes[p]) * span->n; j++) sum.rows[p][j] += rows.rows[p][j] / (float)n;
         is_rows_free(&rows);

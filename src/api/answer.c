@@ -450,14 +450,42 @@ static void say_accepted(void *ctx)
     a->accepted = true;
 }
 
+/* Whose memory, and words: what an engine computes of them may serve nobody else. An owner of whom nothing is remembered yet, and who
+ * asks without memory, is told apart by the scope and by the caller's salt. */
+is_status is_asking_realm(is_asking *a, const is_realm **out)
+{
+    static const inferscale_scope nobody;
+    const inferscale_scope *s = a->scope ? a->scope : &nobody;
+    const char *const texts[] = { s->tenant, s->user, s->agent, s->run, s->app, a->c.cache_salt };
+    is_partition p = a->p;
+    is_hash *h = NULL;
+    is_status st = a->has_partition ? INFERSCALE_OK : a->scope ? is_bank_partition(a->is->bank, s, false, &p) : INFERSCALE_E_NOTFOUND;
+
+    a->has_realm = a->scope || a->c.cache_salt;
+    *out = a->has_realm ? &a->realm : NULL;
+    if (st == INFERSCALE_OK) a->realm = is_realm_of(&p);
+    if (st != INFERSCALE_E_NOTFOUND || !a->has_realm) return st == INFERSCALE_E_NOTFOUND ? INFERSCALE_OK : st;
+    a->realm = (is_realm){ .epoch = 0 };
+    IS_TRY(is_hash_new(NULL, &h));
+    is_hash_field(h, "inferscale nobody's realm 1", 27);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        is_hash_u64(h, texts[i] != NULL);
+        is_hash_field(h, texts[i] ? texts[i] : "", texts[i] ? strlen(texts[i]) : 0);
+    }
+    is_hash_end(h, a->realm.tag);
+    return INFERSCALE_OK;
+}
+
 static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_run_stats *stats)
 {
     is_run_opts o = { .sampling = { .temperature = a->o.temperature, .top_k = a->o.top_k, .top_p = a->o.top_p, .min_p = a->o.min_p,
                                     .seed = a->o.seed, .presence = a->c.presence_penalty, .frequency = a->c.frequency_penalty,
                                     .bias = a->bias, .n_bias = (uint32_t)a->c.n_bias, .grammar = a->c.grammar },
                       .cache_parts = 1, .no_prefix_cache = plan->n_parts == 1, .want_logits = a->c.logprobs != 0, .cancel = a->o.cancel,
-                      .stop = &a->hold.stop, .on_begun = say_accepted, .begun_ctx = a };
+                      .stop = &a->hold.stop, .on_begun = say_accepted, .begun_ctx = a, .n_predict = a->o.max_tokens };
     is_status st;
+
+    IS_TRY(is_asking_realm(a, &o.realm));
 
     /* The plan fits: where the engine has no room, idle conversations have it. */
     do st = *run ? is_engine_extend(a->is->engine, *run, plan, &o, stats) : is_engine_start(a->is->engine, plan, &o, run, stats);

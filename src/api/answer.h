@@ -25,6 +25,8 @@ typedef struct is_asking {
     is_plan_opts shape;                /* conversations: what stands before the newest turn; room and memory are filled in */
     inferscale_complete_options c;     /* what only inferscale_complete asks for; its ask is o */
     is_bias *bias;                     /* [c.n_bias] the same as the engine has them */
+    is_realm realm;                    /* whose memory the engine works on */
+    bool has_realm;                    /* somebody's */
     bool inside;                       /* the handle's gate: background work stands still until is_asking_free */
     is_variant *variants;              /* [n_variants] whose rows each fact has */
     size_t n_variants;
@@ -59,6 +61,9 @@ is_status is_asking_lease(is_asking *a);
 
 /* Enters what the plan uses. *fresh = the partition did not change since the plan was made; if not, plan again. */
 is_status is_asking_fresh(is_asking *a, const is_planned *planned, bool *fresh);
+
+/* Whose memory and words the engine is to work on; NULL = nobody's. Lives as long as `a`. */
+is_status is_asking_realm(is_asking *a, const is_realm **out);
 
 /* Starts *run (NULL) or extends it with the plan; idle conversations (talks.h) make room where the engine has none. Falls back to the
  * text twin when the engine refuses the stored rows. E_STALE: what it uses went meanwhile, plan again. */

@@ -172,9 +172,10 @@ static is_status replay(inferscale_chat *c, is_asking *a)
     is_part part = { .role = IS_ROLE_TURN, .source = IS_SRC_COMPUTED, .tokens = (const int32_t *)(const void *)c->said.data,
                      .n_tokens = (uint32_t)(c->said.len / sizeof(int32_t)) };
     const is_plan plan = { .n_parts = 1, .parts = &part, .n_tokens = part.n_tokens };
-    const is_run_opts o = { .no_prefix_cache = true, .cancel = a->o.cancel, .stop = &a->hold.stop };
+    is_run_opts o = { .no_prefix_cache = true, .cancel = a->o.cancel, .stop = &a->hold.stop };
     is_run_stats stats;
 
+    IS_TRY(is_asking_realm(a, &o.realm));
     is_asking_note(a, "a fact used earlier was forgotten or changed: %u tokens of the conversation were computed again without it", part.n_tokens);
     c->lost = false;
     return is_engine_start(c->is->engine, &plan, &o, &c->run, &stats);

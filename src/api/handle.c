@@ -48,9 +48,35 @@ char *is_default_home(void)
     return is_buf_take(&b);
 }
 
+static bool is_remote(const char *engine)
+{
+    return engine && strcmp(engine, "vllm") == 0;
+}
+
+static const char *given(const char *value, const char *variable)
+{
+    const char *s = value && value[0] ? value : getenv(variable);
+
+    return s && s[0] ? s : NULL;
+}
+
+/* Which model it is: a file here, or what the servers have. */
+static is_status check_model(const inferscale_options *o)
+{
+    if (is_remote(o->engine) && o->model && o->model[0])
+        return is_fail(INFERSCALE_E_INVALID, "engine %s serves the model of its upstream, and --model %.60s names another; drop it", o->engine,
+                       o->model);
+    if (!is_remote(o->engine) && o->upstream && o->upstream[0])
+        return is_fail(INFERSCALE_E_INVALID, "an upstream is what engine vllm computes on; add --engine vllm, or drop it");
+    return INFERSCALE_OK;
+}
+
 static is_status copy_strings(inferscale *is, const inferscale_options *o)
 {
     const char *key = o->embedder_key ? o->embedder_key : getenv("INFERSCALE_EMBEDDER_KEY");
+    const bool remote = is_remote(o->engine);
+    const char *upstream = remote ? given(o->upstream, "INFERSCALE_UPSTREAM") : NULL;
+    const char *upstream_key = remote ? given(o->upstream_key, "INFERSCALE_UPSTREAM_KEY") : NULL;
 
     is->home = o->home && o->home[0] ? is_strdup(o->home) : is_default_home();
     is->engine_name = is_strdup(o->engine && o->engine[0] ? o->engine : "llama");
@@ -59,8 +85,11 @@ static is_status copy_strings(inferscale *is, const inferscale_options *o)
     is->embedder_key = is_strdup(key);
     is->plugin_dir = is_strdup(o->plugin_dir);
     is->system = is_strdup(o->system);
+    is->upstream = is_strdup(upstream);
+    is->upstream_key = is_strdup(upstream_key);
     if (!is->home || !is->engine_name || (o->model && !is->model) || (o->embedder && !is->embedder_spec) || (key && !is->embedder_key) ||
-        (o->plugin_dir && !is->plugin_dir) || (o->system && !is->system))
+        (o->plugin_dir && !is->plugin_dir) || (o->system && !is->system) || (upstream && !is->upstream) ||
+        (upstream_key && !is->upstream_key))
         return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
     return INFERSCALE_OK;
 }
@@ -80,7 +109,9 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->read_only = o->read_only != 0;
     if (o->background && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
-    IS_TRY(is_codec_parse(o->codec ? o->codec : "f16", &is->codec));
+    is->has_codec = o->codec && o->codec[0];
+    IS_TRY(is_codec_parse(is->has_codec ? o->codec : "f16", &is->codec));
+    IS_TRY(check_model(o));
     IS_TRY(is_policy_parse(o->policy ? o->policy : IS_DEFAULT_POLICY, &is->policy));
     is->has_refine = !o->refine || strcmp(o->refine, "none") != 0;
     if (is->has_refine) IS_TRY(is_policy_parse(o->refine ? o->refine : IS_DEFAULT_REFINE, &is->refine));
@@ -185,10 +216,17 @@ void inferscale_close(inferscale *is)
     is_free(is->engine_name);
     is_free(is->plugin_dir);
     is_free(is->system);
+    is_free(is->upstream);
+    is_free(is->upstream_key);
     is_free(is);
 }
 
 /* ---- Loading ------------------------------------------------------------------------------------------------------------- */
+
+bool is_handle_is_remote(const inferscale *is)
+{
+    return is_remote(is->engine_name);
+}
 
 /* The mock engine has no files; every other engine's model is looked up. */
 static is_status model_path(const inferscale *is, const char *name, const char *fallback, char **path)
@@ -198,19 +236,38 @@ static is_status model_path(const inferscale *is, const char *name, const char *
     return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
 }
 
+/* A file, or where the servers are. */
+static is_status engine_model(const inferscale *is, char **path)
+{
+    *path = NULL;
+    if (!is_handle_is_remote(is)) return model_path(is, is->model, IS_DEFAULT_MODEL, path);
+    if (!is->upstream)
+        return is_fail(INFERSCALE_E_INVALID, "engine %s computes on servers of its own; say where they are with --upstream URL[,URL] or "
+                       "INFERSCALE_UPSTREAM", is->engine_name);
+    *path = is_strdup(is->upstream);
+    return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+}
+
+/* Embedders that run here come with the engine; one that computes elsewhere leaves them to the default one. */
+static const char *embedder_plugin(const inferscale *is)
+{
+    return is_handle_is_remote(is) ? "llama" : is->engine_name;
+}
+
 /* Measurements and file fingerprints are kept beside the models, not in the store: they are the machine's. */
 static is_status load_engine(inferscale *is)
 {
     is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention, .gate = is->gate,
-                            .n_parallel = is->n_parallel };
+                            .n_parallel = is->n_parallel, .home = is->home, .key = is->upstream_key };
     is_profile *profile = NULL;
     const is_fs *fs = is_fs_posix();
     char *path = NULL, *cache = is_cache_folder("tuning");
-    is_status st = model_path(is, is->model, IS_DEFAULT_MODEL, &path);
+    is_status st = engine_model(is, &path);
 
     if (cache && fs->mkdirs(fs, cache) == INFERSCALE_OK) opts.cache_dir = cache;
     opts.model_path = path;
     if (st == INFERSCALE_OK) st = is_engine_open(is->plugin_dir, is->engine_name, &opts, &is->engine);
+    if (st == INFERSCALE_OK && !is->has_codec) is->codec = is_engine_describe(is->engine)->exact_codec;
     if (st == INFERSCALE_OK) st = is_profile_new(is->engine, is->system, is->codec, &profile);
     if (st == INFERSCALE_OK && is_engine_geometry(is->engine))
         st = is_rope_new(is_engine_geometry(is->engine), is_engine_describe(is->engine)->n_ctx, &is->rope);
@@ -247,10 +304,10 @@ is_status is_handle_embedder(inferscale *is)
 
     pthread_mutex_lock(&is->lock);
     if (!is->embedder && remote)
-        st = is_embedder_open(is->plugin_dir, is->engine_name, spec, is->embedder_key, is->n_threads, &e);
+        st = is_embedder_open(is->plugin_dir, embedder_plugin(is), spec, is->embedder_key, is->n_threads, &e);
     else if (!is->embedder) {
         st = model_path(is, spec, IS_DEFAULT_EMBEDDER, &path);
-        if (st == INFERSCALE_OK) st = is_embedder_open(is->plugin_dir, is->engine_name, path, NULL, is->n_threads, &e);
+        if (st == INFERSCALE_OK) st = is_embedder_open(is->plugin_dir, embedder_plugin(is), path, NULL, is->n_threads, &e);
         is_free(path);
     }
     if (e) __atomic_store_n(&is->embedder, e, __ATOMIC_RELEASE);
@@ -261,6 +318,11 @@ is_status is_handle_embedder(inferscale *is)
 const is_profile *is_handle_profile(inferscale *is)
 {
     return __atomic_load_n(&is->profile, __ATOMIC_ACQUIRE);
+}
+
+is_engine *is_handle_engine_if_loaded(inferscale *is)
+{
+    return is_handle_profile(is) ? is->engine : NULL;
 }
 
 is_embedder *is_handle_embedder_if_loaded(inferscale *is)

@@ -11,9 +11,11 @@
 struct inferscale {
     /* set by open, then constant */
     char *home, *model, *embedder_spec, *embedder_key, *engine_name, *plugin_dir, *system;
+    char *upstream, *upstream_key; /* of an engine that computes elsewhere; NULL = none */
     uint32_t n_ctx, n_threads, n_parallel;
     int flash_attention;
     is_codec codec;
+    bool has_codec;            /* it was asked for; else the model decides, once it is loaded */
     is_policy policy, refine;  /* of the stages; see is_handle_policies */
     bool has_refine;
     bool read_only;
@@ -45,9 +47,12 @@ void is_handle_end_chats(inferscale *is);
 /* Each loads what is missing; threads wait for the first. */
 is_status is_handle_engine(inferscale *is);
 is_status is_handle_embedder(inferscale *is);
+/* Does the engine compute elsewhere? Known without loading it, but for the mock's. */
+bool is_handle_is_remote(const inferscale *is);
 /* What is loaded already, by whatever thread; NULL = nothing is. Loading publishes them last, so what they need is there too. */
 const is_profile *is_handle_profile(inferscale *is);
 is_embedder *is_handle_embedder_if_loaded(inferscale *is);
+is_engine *is_handle_engine_if_loaded(inferscale *is);
 is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engine; with is_handle_embedder's vectors if it was loaded */
 
 /* The policies of one stage (INFERSCALE_STAGE_FIRST or _REFINE), in the order they are to be encoded; returns how many (0 = the

@@ -3,6 +3,7 @@
 #include "api/listen.h"
 #include "api/talks.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -161,12 +162,40 @@ static size_t count_leaseless(inferscale *is, const is_partition *p)
     return n;
 }
 
+/* Servers elsewhere let go of what they computed of it too. One that was never asked for anything may have been by another process, so
+ * it is asked for the first time here. */
+static is_status revoke(inferscale *is, const is_partition *p, uint32_t wait_ms, size_t *n_pending)
+{
+    const is_realm realm = is_realm_of(p);
+
+    *n_pending = 0;
+    if (!is_handle_engine_if_loaded(is)) {
+        if (!is_handle_is_remote(is)) return INFERSCALE_OK;
+        if (is_handle_engine(is) != INFERSCALE_OK) {
+            *n_pending = 1;
+            return is_fail(INFERSCALE_E_BUSY, "no upstream could be told to let go of what was changed or forgotten (%.300s); what they keep of "
+                           "it is not used any more, and forgetting again tells them", is_error());
+        }
+    }
+    return is_engine_revoke(is->engine, &realm, wait_ms, n_pending);
+}
+
+/* What is left of wait_ms, but never nothing: who was waited for first must not keep the others from being asked. */
+static uint32_t left_of(uint32_t wait_ms, double until)
+{
+    const double left = until - is_now_ms(), least = wait_ms / 4.0;
+
+    return (uint32_t)(left > least ? left : least);
+}
+
 is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_ms, size_t *n_pending)
 {
     const struct timespec pause = { 0, 1000000 };
     const double until = is_now_ms() + wait_ms;
     is_partition now = *p;
-    is_status st;
+    size_t n_servers = 0;
+    is_status st, revoked;
+    char why[1024] = "";
 
     *n_pending = 0;
     IS_TRY(is_bank_partition_refresh(is->bank, &now));
@@ -174,10 +203,17 @@ is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_m
     is_handle_drop_chats(is, &now);
     is_handle_gone(is, &now);
     is_talks_drop(is, &now);
-    st = is_lease_wait(is->bank, &now, wait_ms, n_pending);
+    revoked = revoke(is, &now, wait_ms, &n_servers);
+    if (revoked != INFERSCALE_OK) snprintf(why, sizeof why, "%s", is_error());
+    st = is_lease_wait(is->bank, &now, left_of(wait_ms, until), n_pending);
     while (count_leaseless(is, &now) && is_now_ms() < until) nanosleep(&pause, NULL);
     *n_pending += count_leaseless(is, &now);
-    if (st != INFERSCALE_OK || *n_pending == 0) return st;
+    if (st == INFERSCALE_OK && *n_pending == 0 && revoked != INFERSCALE_OK) st = is_fail(revoked, "%s", why);
+    if (st != INFERSCALE_OK || *n_pending == 0) {
+        *n_pending += n_servers;
+        return st;
+    }
+    *n_pending += n_servers;
     return is_fail(INFERSCALE_E_BUSY, "questions of this process that may use what was changed or forgotten have not ended in %u ms; they "
                    "end before their next token", wait_ms);
 }

@@ -27,7 +27,7 @@ is_status inferscale_model(inferscale *is, inferscale_model_info *out)
     copy(out->engine, sizeof out->engine, i->engine);
     copy(out->why_not, sizeof out->why_not, i->why_not);
     copy(out->cpu, sizeof out->cpu, is_cpu_simd_name(is_cpu_simd()));
-    if (strcmp(is->engine_name, "mock") != 0 && is_model_find(is->model, IS_DEFAULT_MODEL, &path) == INFERSCALE_OK)
+    if (strcmp(is->engine_name, "mock") != 0 && !is_handle_is_remote(is) && is_model_find(is->model, IS_DEFAULT_MODEL, &path) == INFERSCALE_OK)
         copy(out->path, sizeof out->path, path);
     is_free(path);
     is_hex(i->fingerprint, IS_HASH_BYTES, out->fingerprint);

@@ -266,7 +266,7 @@ static is_status run_pass(company *c, mate *seed, const mate *spare)
         memcpy(span.ids + at, t->ids, t->n * sizeof *span.ids);
         at += t->n;
     }
-    st = is_capture_spans(c->enc, &what, 1, &rows);
+    st = is_capture_spans(c->enc, c->p, &what, 1, &rows);
     c->n_computed += rows.n_computed;
     at = 0;
     for (uint32_t i = 0; i < seed->n_order && st == INFERSCALE_OK; i++) {

@@ -107,7 +107,7 @@ static is_status run_batch(const is_encoder *enc, const is_partition *p, ready *
         of[m++] = &batch[i];
     }
     if (m == 0) return INFERSCALE_OK;
-    IS_TRY(is_capture_spans(enc, spans, m, rows));
+    IS_TRY(is_capture_spans(enc, p, spans, m, rows));
     st = INFERSCALE_OK;
     for (size_t i = 0; i < m; i++) {
         of[i]->row.n_computed = rows[i].n_computed;

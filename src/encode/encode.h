@@ -46,6 +46,9 @@ void is_contexts_free(is_context *contexts, size_t n);
 is_status is_segment_name(const is_partition *p, const is_engine_info *model, const is_profile *profile, const is_context *contexts,
                           size_t n, uint32_t n_behind, const is_tokens *span, uint8_t out[IS_HASH_BYTES]);
 
+/* What an engine is told of a partition: whose memory, as of when. */
+is_realm is_realm_of(const is_partition *p);
+
 /* Rows of a span as F32, keys un-rotated: rows[plane] = [n_tokens][width of the plane]. */
 typedef struct is_rows {
     float **rows;
@@ -56,8 +59,8 @@ is_status is_rows_new(const is_geometry *g, uint32_t n_tokens, is_rows *out); /*
 
 typedef struct is_span { const is_context *context; const is_tokens *tokens; } is_span;
 /* n spans, each after its context, in as few decodes as the engine can; out[n]. All or nothing. Waits while questions run if the
- * encoder says so. E_UNSUPPORTED also where the engine cannot take stored rows as context. */
-is_status is_capture_spans(const is_encoder *enc, const is_span *spans, size_t n, is_rows *out);
+ * encoder says so. p: whose memory it is; NULL = nobody's. E_UNSUPPORTED also where the engine cannot take stored rows as context. */
+is_status is_capture_spans(const is_encoder *enc, const is_partition *p, const is_span *spans, size_t n, is_rows *out);
 /* Tokens [from, from + span->n) of the rows as a segment, rounded once. */
 is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, const uint8_t name[IS_HASH_BYTES],
                           const is_tokens *span, uint32_t n_context, is_segment **out);

@@ -120,12 +120,13 @@ static is_status sheet_new(const is_pager *g, const is_page *page, sheet *s)
 }
 
 /* The rows of all places before `end` as they are stored, if there are all of them; else the context stays computed. So it does if
- * one of them is over: the rows behind it saw it. bf16 rows are not of reference precision. */
+ * one of them is over: the rows behind it saw it. bf16 rows are not of reference precision, unless the model itself is bf16. */
 static is_status hold_stored(const is_pager *g, const sheet *s, size_t end, is_context *c)
 {
-    const uint8_t *model = is_engine_describe(g->enc->engine)->fingerprint;
+    const is_engine_info *info = is_engine_describe(g->enc->engine);
+    const uint8_t *model = info->fingerprint;
 
-    if (end == 0 || g->enc->profile->codec == IS_CODEC_BF16) return INFERSCALE_OK;
+    if (end == 0 || (g->enc->profile->codec == IS_CODEC_BF16 && info->exact_codec != IS_CODEC_BF16)) return INFERSCALE_OK;
     for (size_t i = 0; i < end; i++)
         if (!s->kept[i] || s->page->facts[i].over) return INFERSCALE_OK;
     c->stored = is_calloc(end, sizeof *c->stored);
@@ -188,7 +189,7 @@ static is_status run_pass(const is_pager *g, const sheet *s, size_t from, size_t
     if (st == INFERSCALE_OK && !span.ids) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for a page");
     for (size_t i = from, at = 0; i < to && span.ids; at += s->w.tokens[i++].n)
         memcpy(span.ids + at, s->w.tokens[i].ids, s->w.tokens[i].n * sizeof *span.ids);
-    if (st == INFERSCALE_OK) st = is_capture_spans(g->enc, &what, 1, &rows);
+    if (st == INFERSCALE_OK) st = is_capture_spans(g->enc, g->p, &what, 1, &rows);
     *n_computed = rows.n_computed;
     if (st == INFERSCALE_OK) st = slice(g, s, from, to, &rows, &c, made, &n_made);
     is_rows_free(&rows);

@@ -14,17 +14,23 @@
 static const char naming_scheme[] = "inferscale segment 2";
 /* What a context's rows are held in while the span is computed: the engine's live cache, computed there, or rounded to a
  * segment's codec first and then put there. */
-static const char held_live[] = "f16 live", held_stored[] = "f16 stored";
+static void add_held(is_hash *h, const is_engine_info *model, const char *how)
+{
+    char held[16];
 
-static void name_context(is_hash *h, const is_context *c, uint32_t n_behind)
+    snprintf(held, sizeof held, "%s %s", is_codec_name(model->exact_codec), how);
+    is_hash_field(h, held, strlen(held) + 1);
+}
+
+static void name_context(is_hash *h, const is_engine_info *model, const is_context *c, uint32_t n_behind)
 {
     uint32_t n_stored = 0;
 
     for (uint32_t i = 0; i < c->n_stored; i++) n_stored += is_segment_info(c->stored[i])->n_tokens;
-    is_hash_field(h, held_live, sizeof held_live);
+    add_held(h, model, "live");
     is_hash_field(h, c->tokens.ids, (c->tokens.n - n_stored - n_behind) * sizeof(int32_t));
     for (uint32_t i = 0; i < c->n_stored; i++) {
-        is_hash_field(h, held_stored, sizeof held_stored);
+        add_held(h, model, "stored");
         is_hash_field(h, is_segment_info(c->stored[i])->name, IS_HASH_BYTES);
     }
     if (n_behind) is_hash_field(h, c->tokens.ids + c->tokens.n - n_behind, n_behind * sizeof(int32_t));
@@ -39,11 +45,20 @@ is_status is_segment_name(const is_partition *p, const is_engine_info *model, co
     is_hash_field(h, naming_scheme, sizeof naming_scheme);
     is_hash_field(h, model->fingerprint, IS_HASH_BYTES);
     is_hash_u64(h, n);
-    for (size_t i = 0; i < n; i++) name_context(h, &contexts[i], contexts[i].n_stored ? n_behind : 0);
+    for (size_t i = 0; i < n; i++) name_context(h, model, &contexts[i], contexts[i].n_stored ? n_behind : 0);
     is_hash_field(h, span->ids, span->n * sizeof(int32_t));
     is_hash_u64(h, profile->codec);
     is_hash_end(h, out);
     return INFERSCALE_OK;
+}
+
+is_realm is_realm_of(const is_partition *p)
+{
+    static const char what[] = "inferscale realm 1";
+    is_realm r = { .epoch = (uint64_t)p->epoch };
+
+    is_hash_once(p->key, what, sizeof what, r.tag);
+    return r;
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------------------- */
@@ -84,9 +99,11 @@ static is_status capture(const is_encoder *enc, is_capture *c, size_t n)
     return st;
 }
 
-is_status is_capture_spans(const is_encoder *enc, const is_span *spans, size_t n, is_rows *out)
+is_status is_capture_spans(const is_encoder *enc, const is_partition *p, const is_span *spans, size_t n, is_rows *out)
 {
     const is_geometry *g = is_engine_geometry(enc->engine);
+    const bool rotated = !is_engine_describe(enc->engine)->unrotated;
+    const is_realm realm = p ? is_realm_of(p) : (is_realm){ .epoch = 0 };
     is_capture *c = is_calloc(n + 1, sizeof *c);
     is_status st = c ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the capture of %zu spans", n);
 
@@ -98,12 +115,13 @@ is_status is_capture_spans(const is_encoder *enc, const is_span *spans, size_t n
         st = is_rows_new(g, spans[i].tokens->n, &out[i]);
         c[i] = (is_capture){ .context = context->tokens.ids, .n_context = context->tokens.n, .span = spans[i].tokens->ids,
                              .n_span = spans[i].tokens->n, .stored = context->stored, .n_stored = context->n_stored,
-                             .background = enc->background, .cancel = enc->cancel, .rows = out[i].rows };
+                             .background = enc->background, .cancel = enc->cancel, .rows = out[i].rows,
+                             .realm = p ? &realm : NULL };
     }
     if (st == INFERSCALE_OK) st = capture(enc, c, n);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
         out[i].n_computed = c[i].n_computed;
-        for (uint32_t j = 0; j < g->n_planes && st == INFERSCALE_OK; j++)
+        for (uint32_t j = 0; rotated && j < g->n_planes && st == INFERSCALE_OK; j++)
             st = is_rope_rows(enc->rope, &g->planes[j], out[i].rows[j], c[i].n_span, c[i].n_context, -1);
     }
     for (size_t i = 0; i < n && st != INFERSCALE_OK; i++) is_rows_free(&out[i]);

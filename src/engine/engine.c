@@ -32,7 +32,7 @@ is_status is_engine_open(const char *plugin_dir, const char *name, const is_engi
     if (st == INFERSCALE_OK) st = e->v->open(opts, &e->impl);
     if (st == INFERSCALE_OK) st = e->v->info(e->impl, &e->info);
     if (st == INFERSCALE_OK) st = is_turns_new(&e->turns);
-    if (st == INFERSCALE_OK && e->v->step) st = is_batch_new(e->v, e->impl, e->turns, opts->n_parallel, &e->batch);
+    if (st == INFERSCALE_OK && !e->info.remote) st = is_batch_new(e->v, e->impl, e->turns, opts->n_parallel, &e->batch);
     if (st != INFERSCALE_OK) {
         is_engine_close(e);
         return st;
@@ -214,6 +214,11 @@ is_status is_engine_revoke(is_engine *e, const is_realm *realm, uint32_t wait_ms
 {
     *n_pending = 0;
     return e && e->v->revoke ? e->v->revoke(e->impl, realm, wait_ms, n_pending) : INFERSCALE_OK;
+}
+
+size_t is_engine_upstreams(is_engine *e, is_upstream *out, size_t most)
+{
+    return e && e->v->upstreams ? e->v->upstreams(e->impl, out, most) : 0;
 }
 
 void is_engine_rest(is_engine *e, is_run *run)

@@ -42,7 +42,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 6, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64 };
+enum { IS_ENGINE_ABI = 7, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -140,15 +140,30 @@ typedef struct is_run_opts {
     void (*on_begun)(void *ctx); /* the host's, called on the caller's thread when begin or more has accepted all of this, before
                                     the first step; NULL = none */
     void *begun_ctx;
-    const is_realm *realm;   /* whose memory; NULL = nobody's. An extension keeps the tag */
+    const is_realm *realm;   /* whose memory; NULL = nobody's. Copied. An extension keeps the tag */
     uint32_t n_predict;      /* at most so many tokens will be sampled before the next extension; 0 = unknown */
 } is_run_opts;
 
 typedef struct is_run_stats {
     uint32_t tokens_computed, tokens_injected, tokens_resident; /* resident: exact prefix or earlier turn */
     double compose_ms, inject_ms, compute_ms;                   /* compose into the blob; blob into the cache; llama_decode */
-    char why[256];           /* why stored parts were computed after all; "" if none were. Remote engines may know it only with the last token */
+    char why[256];           /* why stored parts were computed after all; "" if none were. Remote engines may know it only with the last token:
+                                the prompt's first tokens_resident + tokens_injected tokens were then not computed, all others were */
+    char reason[24];         /* the same as a code (docs/vllm.md); "" if none were */
 } is_run_stats;
+
+/* One server of a remote engine, as it is now. Counters never go down while the engine is open. */
+typedef struct is_upstream {
+    char url[256], version[64], model[128]; /* version: of engine and connector; "" = not known yet, as model */
+    uint8_t fingerprint[IS_HASH_BYTES];
+    bool up, can_inject;
+    char why[256];           /* why it is not up, or why nothing can be injected there; "" = all is well */
+    uint32_t in_flight, n_pending;          /* requests under way; revocations that it has not confirmed */
+    uint64_t n_requests, n_retries, tokens_injected; /* retries: requests that another server answered instead */
+    uint32_t n_reasons;
+    /* runs whose stored parts were computed after all, and other failures */
+    struct { char code[24]; uint64_t n; } reasons[IS_REASONS_MAX];
+} is_upstream;
 
 typedef struct is_run is_run; /* one live sequence */
 
@@ -213,11 +228,13 @@ typedef struct is_engine_vtable {
      * get no work of this tag until they do, and is called again with the same. */
     is_status (*revoke)(void *impl, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
 
-    /* Remote engines (step is NULL): they batch elsewhere. begin, more and token do all there is to do, on the caller's thread, and may
-     * wait for it; their flags are polled. Functions that are ALONE elsewhere are OWNER here, capture is ANY; left is 0; undo is not
-     * called: what fails leaves the run as it was. logits is NULL unless opts.want_logits. n_parallel is not looked at. rest: the
-     * answer is over, what the server still computes for it is called off. */
+    /* Remote engines (info.remote; step is not called and may be NULL): they batch elsewhere. begin, more and token do all there is to do, on
+     * the caller's thread, and may wait for it; their flags are polled. Functions that are ALONE elsewhere are OWNER here, capture is ANY;
+     * left is 0; undo is not called: what fails leaves the run as it was. logits is NULL unless opts.want_logits. n_parallel is not looked
+     * at. rest: the answer is over, what the server still computes for it is called off. */
     void (*rest)(void *impl, is_run *run);
+    /* ANY. The first `most` of its servers; returns how many there are. NULL: there are none, the engine computes here. */
+    size_t (*upstreams)(void *impl, is_upstream *out, size_t most);
 } is_engine_vtable;
 
 /* ---- Embedders come from plug-ins too ------------------------------------------------------------------------------------- */
@@ -301,6 +318,8 @@ uint32_t is_engine_run_tokens(is_engine *e, is_run *run);
 void is_engine_stats(is_engine *e, is_run *run, is_run_stats *out); /* of the last start or extend, as it is known now */
 /* See the vtable's revoke. OK where the engine has none. */
 is_status is_engine_revoke(is_engine *e, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
+/* See the vtable's upstreams; 0 where the engine has none. */
+size_t is_engine_upstreams(is_engine *e, is_upstream *out, size_t most);
 /* The answer is over, the run is kept: others need not wait for it (batch.h). NULL is allowed. */
 void is_engine_rest(is_engine *e, is_run *run);
 void is_engine_finish(is_engine *e, is_run *run);

@@ -21,6 +21,7 @@ void is_llama_refuse(is_llama *e, const char *fmt, ...)
     va_end(ap);
     e->info.can_inject = false;
     e->info.n_capture_spans = 0;
+    e->info.exact_codec = IS_CODEC_F16;
     is_geometry_free(e->geometry);
     e->geometry = NULL;
     is_rope_free(e->rope);

@@ -19,6 +19,8 @@ static void mock_close(void *impl)
     is_free(m->chat.assistant_open);
     is_free(m->chat.assistant_close);
     mock_witness_close(m);
+    pthread_mutex_destroy(&m->lock);
+    is_free(m->revoked);
     is_free(m->kept);
     is_free(m->captured);
     is_rope_free(m->rope);
@@ -50,6 +52,7 @@ static is_status mock_open(const is_engine_opts *opts, void **impl)
     *impl = NULL;
     if (!m) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for an engine; free some and try again");
     m->witness_fd = m->steps_fd = -1;
+    pthread_mutex_init(&m->lock, NULL);
     IS_TRY_GOTO(st, fail, mock_opts_parse(opts->model_path, &m->opt));
     IS_TRY_GOTO(st, fail, mock_witness_open(m));
     if (!m->opt.n_ctx) m->opt.n_ctx = opts->n_ctx ? opts->n_ctx : 8192;
@@ -95,6 +98,8 @@ static is_status mock_info(void *impl, is_engine_info *out)
     out->n_threads = 1;
     out->n_batch = MOCK_BATCH;
     out->n_capture_spans = m->opt.noinject ? 0 : MOCK_SPANS;
+    out->remote = out->unrotated = m->opt.remote;
+    out->exact_codec = m->opt.remote ? IS_CODEC_BF16 : IS_CODEC_F16; /* what is in its rows both hold without loss */
     return INFERSCALE_OK;
 }
 
@@ -112,9 +117,10 @@ static const is_chat_format *mock_chat_format(void *impl)
 static const is_engine_vtable mock_engine = {
     .name = "mock", .open = mock_open, .close = mock_close, .info = mock_info, .geometry = mock_get_geometry,
     .chat_format = mock_chat_format, .tokenize = mock_tokenize, .tokens_free = mock_tokens_free,
-    .token_piece = mock_token_piece, .is_eog = mock_is_eog, .capture = mock_seen_capture, .begin = mock_seen_begin,
-    .more = mock_seen_more, .token = mock_seen_token, .left = mock_left, .step = mock_seen_step, .undo = mock_seen_undo,
+    .token_piece = mock_token_piece, .is_eog = mock_is_eog, .capture = mock_seen_capture, .begin = mock_whole_begin,
+    .more = mock_whole_more, .token = mock_whole_token, .left = mock_left, .step = mock_seen_step, .undo = mock_seen_undo,
     .finish = mock_finish, .stats = mock_stats, .sample = mock_seen_sample, .logits = mock_logits, .run_tokens = mock_run_tokens,
+    .revoke = mock_revoke, .rest = mock_rest, .upstreams = mock_upstreams,
 };
 
 static const is_plugin plugin = {

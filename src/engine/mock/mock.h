@@ -20,9 +20,17 @@
  *   garble              composed rows are damaged before they are checked: the check must notice
  *   slow-inject=MS      each injected part takes that long; cancel is polled meanwhile
  *   witness=FILE        every call that computes or samples is written there: when, in which run, on which text (mock_witness.c)
+ *   remote              as an engine that computes elsewhere (engine.h): no steps, captures without position, rows in bf16, no prefix
+ *                       that is kept, late tidings. Only then:
+ *   late=CODE           stored parts are computed after all, which is told for this reason only when the answer is over
+ *   late-from=N         ... from the Nth stored part of a run on (1 = all, the default)
+ *   pending=N           the first N revocations are not confirmed
+ *   down                its server is not up: what computes is E_ENGINE
  *   steps=FILE          a line for every step: of each lane "RUN:TOKENS", runs counted as they began, "+" behind what is done then */
 #ifndef IS_ENGINE_MOCK_MOCK_H
 #define IS_ENGINE_MOCK_MOCK_H
+
+#include <pthread.h>
 
 #include "engine/engine.h"
 #include "kv/rope.h"
@@ -38,9 +46,11 @@ enum {
 enum { MOCK_TOKENIZE, MOCK_CAPTURE, MOCK_START, MOCK_EXTEND, MOCK_SAMPLE, MOCK_FEED, MOCK_EMBED, MOCK_CALLS };
 
 typedef struct mock_opts {
-    bool noinject, nochat, lenient, garble;
+    bool noinject, nochat, lenient, garble, remote, down;
     uint32_t slow_ms, slow_inject_ms, n_ctx, id, dim;
     uint32_t fail_at[MOCK_CALLS], calls[MOCK_CALLS];
+    uint32_t late_from, n_pending;
+    char late[24];           /* "" = nothing is late */
     char witness[512];       /* "" = nobody watches */
     char steps[512];         /* likewise */
 } mock_opts;
@@ -58,6 +68,10 @@ typedef struct mock {
     uint32_t n_captured, captured_pos0;
     int witness_fd, steps_fd; /* -1 = nobody watches */
     unsigned n_begun;        /* runs, counted atomically */
+    pthread_mutex_t lock;    /* of what follows: as a remote engine it is called by several threads */
+    is_realm *revoked;       /* [n_revoked] */
+    size_t n_revoked;
+    uint64_t n_injected, n_late, n_refused;
 } mock;
 
 /* mock_opts.c */
@@ -117,6 +131,18 @@ void mock_seen_step(void *impl, is_lane *lanes, size_t n);
 void mock_seen_undo(void *impl, is_run *run);
 is_status mock_seen_sample(void *impl, is_run *run, int32_t *token);
 
+/* mock_remote.c */
+is_status mock_whole_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run);
+is_status mock_whole_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts);
+is_status mock_whole_token(void *impl, is_run *run, int32_t token);
+is_status mock_revoke(void *impl, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
+void mock_rest(void *impl, is_run *run);
+size_t mock_upstreams(void *impl, is_upstream *out, size_t most);
+/* Nothing of this realm may be used any more. */
+bool mock_is_revoked(mock *m, const is_realm *realm);
+/* The run's next stored part is to be computed after all; why is noted, to be told when the answer is over. */
+bool mock_refuses_part(is_run *r);
+
 /* mock_sample.c */
 is_status mock_sampling_take(is_run *r, const is_sampling *how);  /* E_UNSUPPORTED (a grammar), E_INVALID */
 is_status mock_sample(void *impl, is_run *run, int32_t *token);
@@ -138,6 +164,11 @@ struct is_run {
     int32_t token;
     bool fresh;                      /* no step yet */
     const volatile int *cancel, *stop;
+    bool want_logits, has_realm;
+    is_realm realm;
+    uint32_t n_stored, n_refused, first_refused; /* of the call: parts met, tokens of those computed after all, where they began */
+    char reason[24];                 /* why; "" = none was */
+    bool over;                       /* the answer ended: what was late is told */
     mock_before before;              /* as it was when the call began */
     is_run_stats stats;
     uint32_t n, cap;                 /* tokens live, room */

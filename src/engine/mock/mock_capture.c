@@ -88,8 +88,12 @@ static is_status run_span(const mock *m, is_capture *c)
         uint64_t state = mock_mix(chain, (uint64_t)*nth(c, at));
 
         chain = mock_mix(chain, state);
-        for (uint32_t p = 0; p < MOCK_PLANES; p++)
-            mock_row(m, p, state, c->pos0 + at, c->rows[p] + (size_t)(at - c->n_context) * MOCK_WIDTH);
+        for (uint32_t p = 0; p < MOCK_PLANES; p++) {
+            float *row = c->rows[p] + (size_t)(at - c->n_context) * MOCK_WIDTH;
+
+            mock_row(m, p, state, c->pos0 + at, row);
+            if (m->opt.remote) mock_unrotate(m, p, c->pos0 + at, row);
+        }
     }
     c->n_injected = c->n_context - own;
     return INFERSCALE_OK;
@@ -122,6 +126,7 @@ static uint32_t prefix_kept(const mock *m, const is_capture *c, uint32_t len)
 /* A span alone without stored context stays in place with all that was computed, else only the prefix does. */
 static is_status keep_captured(mock *m, const is_capture *c, uint32_t n)
 {
+    if (m->opt.remote) return INFERSCALE_OK; /* called by several threads, for several owners */
     int32_t *copy = is_malloc((n + 1) * sizeof *copy);
 
     if (!copy) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for %u tokens; free some and try again", n);
@@ -141,6 +146,8 @@ is_status mock_capture(void *impl, is_capture *c, size_t n)
 
     for (size_t i = 0; i < n; i++) c[i].n_computed = c[i].n_injected = 0;
     IS_TRY(mock_call(&m->opt, MOCK_CAPTURE));
+    if (m->opt.remote && m->opt.down) return is_fail(INFERSCALE_E_ENGINE, "mock: its server is not up; drop `down` to go on");
+    if (n && mock_is_revoked(m, c[0].realm)) return is_fail(INFERSCALE_E_STALE, "mock: this memory was changed or forgotten; read it again");
     if (m->opt.noinject) return is_fail(INFERSCALE_E_UNSUPPORTED, "the mock was told not to inject; serve the facts as text");
     for (size_t i = 0; i < n; i++) IS_TRY(check_capture(m, &c[i], c[0].pos0));
     shared = common_prefix(c, n);

@@ -25,6 +25,14 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
     else if (word_is(p, len, "nochat")) o->nochat = true;
     else if (word_is(p, len, "lenient")) o->lenient = true;
     else if (word_is(p, len, "garble")) o->garble = true;
+    else if (word_is(p, len, "remote")) o->remote = true;
+    else if (word_is(p, len, "down")) o->down = true;
+    else if (word_is(p, len, "pending")) o->n_pending = value;
+    else if (word_is(p, len, "late-from")) o->late_from = value;
+    else if (word_is(p, len, "late") && eq && n - len <= sizeof o->late) {
+        memcpy(o->late, eq + 1, n - len - 1);
+        o->late[n - len - 1] = 0;
+    }
     else if (word_is(p, len, "slow")) o->slow_ms = value;
     else if (word_is(p, len, "slow-inject")) o->slow_inject_ms = value;
     else if (word_is(p, len, "witness") && eq && n - len <= sizeof o->witness) {
@@ -63,6 +71,7 @@ is_status mock_opts_parse(const char *path, mock_opts *out)
 {
     memset(out, 0, sizeof *out);
     out->dim = 64;
+    out->late_from = 1;
     if (path && strncmp(path, "mock:", 5) == 0) IS_TRY(set_options(out, path + 5));
     return set_options(out, getenv("INFERSCALE_MOCK"));
 }
