@@ -515,6 +515,55 @@ static bool has_stored(const is_plan *plan)
     return false;
 }
 
+static void take_counts(inferscale_answer *ans, const is_run_stats *stats)
+{
+    ans->tokens_computed = stats->tokens_computed;
+    ans->tokens_injected = stats->tokens_injected;
+    ans->tokens_resident = stats->tokens_resident;
+}
+
+/* A fact of which it was said that its rows were used. False: it was not. */
+static bool take_back(is_asking *a, const is_part *part)
+{
+    inferscale_answer *ans = a->answer;
+    const is_variant *v = variant_of(a, part->fact_id);
+
+    for (size_t i = 0; i < ans->n_facts; i++) {
+        inferscale_used *f = &ans->facts[i];
+
+        if (f->id != part->fact_id || f->version != part->version || f->source != INFERSCALE_SOURCE_STORED) continue;
+        f->source = INFERSCALE_SOURCE_COMPUTED;
+        f->policy[0] = 0;
+        if (v) ans->n_refined -= v->refined, ans->n_exact -= v->exact;
+        return true;
+    }
+    return false;
+}
+
+/* Such an engine computes nothing of the first so many tokens, and all of the others. */
+void is_asking_settle(is_asking *a, is_run *run)
+{
+    inferscale_answer *ans = a->answer;
+    size_t n_stored = 0, n_lost = 0;
+    is_run_stats s;
+    uint32_t kept;
+
+    if (!is_engine_describe(a->is->engine)->remote || !a->ran) return;
+    is_engine_stats(a->is->engine, run, &s);
+    take_counts(ans, &s);
+    if (!s.why[0]) return;
+    kept = s.tokens_resident + s.tokens_injected;
+    for (uint32_t i = 0; i < a->ran->n_parts; i++) {
+        const is_part *part = &a->ran->parts[i];
+
+        if (part->role != IS_ROLE_FACT || part->source != IS_SRC_STORED) continue;
+        n_stored++;
+        if (part->pos + part->n_tokens > kept) n_lost += take_back(a, part);
+    }
+    is_asking_note(a, "%zu of %zu stored facts were computed after all by the engine (%s: %s)", n_lost, n_stored, s.reason, s.why);
+    if (n_lost == n_stored && ans->mode == INFERSCALE_MODE_KV) ans->mode = INFERSCALE_MODE_TEXT;
+}
+
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
 {
     const is_plan *plan = a->o.mode == INFERSCALE_MODE_TEXT ? is_planned_twin(planned) : is_planned_plan(planned);
@@ -529,10 +578,9 @@ is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
     }
     if (st == INFERSCALE_E_CANCELLED && is_hold_stopped(&a->hold)) return is_asking_gone();
     if (st != INFERSCALE_OK) return st;
+    a->ran = plan;
     ans->tokens_prompt = plan->n_tokens;
-    ans->tokens_computed = stats.tokens_computed;
-    ans->tokens_injected = stats.tokens_injected;
-    ans->tokens_resident = stats.tokens_resident;
+    take_counts(ans, &stats);
     ans->compose_ms = stats.compose_ms;
     ans->inject_ms = stats.inject_ms;
     ans->question_ms = stats.compute_ms;

@@ -31,6 +31,7 @@ typedef struct is_asking {
     is_variant *variants;              /* [n_variants] whose rows each fact has */
     size_t n_variants;
     bool accepted;                     /* c.on_accepted was called */
+    const is_plan *ran;                /* what the engine was given; the planned's */
     is_buf told;                       /* ids of the answer's tokens */
     bool exactly;                      /* the answer's text is those tokens' bytes, nothing cut or replaced */
 } is_asking;
@@ -68,6 +69,9 @@ is_status is_asking_realm(is_asking *a, const is_realm **out);
 /* Starts *run (NULL) or extends it with the plan; idle conversations (talks.h) make room where the engine has none. Falls back to the
  * text twin when the engine refuses the stored rows. E_STALE: what it uses went meanwhile, plan again. */
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run);
+
+/* The answer is over: what the engine says only now of rows that it did not use (engine.h: why) corrects what the answer claims. */
+void is_asking_settle(is_asking *a, is_run *run);
 
 /* Samples the answer from the run's logits. E_STALE: what it uses went before the first token, plan again. If it went later the answer
  * ends there: finish "cancelled", the fallback says why, and hold.stop is set. The run is to be ended in both cases.

@@ -100,7 +100,7 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
         return is_fail(INFERSCALE_E_INVALID, "the options are not initialised; use INFERSCALE_OPTIONS_INIT of this library's header");
     if (o->flash_attention < INFERSCALE_FA_AUTO || o->flash_attention > INFERSCALE_FA_OFF)
         return is_fail(INFERSCALE_E_INVALID, "flash_attention is %d; use INFERSCALE_FA_AUTO, _ON or _OFF", o->flash_attention);
-    if (o->n_parallel > IS_PARALLEL_MAX)
+    if (o->n_parallel > IS_PARALLEL_MAX && !is_remote(o->engine))
         return is_fail(INFERSCALE_E_INVALID, "n_parallel is %u; use at most %d", o->n_parallel, IS_PARALLEL_MAX);
     is->n_ctx = o->n_ctx;
     is->n_parallel = o->n_parallel;
@@ -109,7 +109,7 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->read_only = o->read_only != 0;
     if (o->background && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
-    is->has_codec = o->codec && o->codec[0];
+    is->has_codec = o->codec && o->codec[0] && strcmp(o->codec, "auto") != 0;
     IS_TRY(is_codec_parse(is->has_codec ? o->codec : "f16", &is->codec));
     IS_TRY(check_model(o));
     IS_TRY(is_policy_parse(o->policy ? o->policy : IS_DEFAULT_POLICY, &is->policy));

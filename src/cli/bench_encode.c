@@ -15,7 +15,7 @@ static const cli_option options[] = {
     { "--spans", "N", "spans of each policy in such a run, at most (default: 48)" },
     { "--batch", "N", "spans captured in one call (default: 16)" },
     { "--seed", "N", "of the invented facts and the order of the runs (default: 1)" },
-    { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
+    CLI_ENGINE_ROWS,
     { "--embedder", "WHAT", "for near, company and page:N@topic: " CLI_EMBEDDER_HELP },
     { NULL, NULL, NULL },
 };
@@ -159,7 +159,7 @@ static int cmd_bench_encode(const cli_args *a)
     code = take_policies(a, &policies);
     cli_options(a, &o.store);
     o.store.policy = NULL; /* --policy is what is measured; the store's is the default */
-    o.store.engine = cli_str(a, "--engine", NULL);
+    cli_engine(a, &o.store);
     o.store.embedder = cli_str(a, "--embedder", NULL);
     o.policies = policies.names;
     o.n_policies = policies.n;

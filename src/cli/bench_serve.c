@@ -25,7 +25,8 @@ static const cli_option options[] = {
     { "--key", "KEY", "its API key (default: $INFERSCALE_KEY)" },
     { "--parallel", "N", "our own server: requests in the engine at once (default: 8)" },
     { "--model", "NAME", "our own server: a GGUF file or an installed name" },
-    { "--engine", "NAME", "our own server: llama (default) or mock" },
+    { "--engine", "NAME", "our own server: llama (default), vllm or mock" },
+    { "--upstream", "URL[,URL]", "our own server, engine vllm: its servers (default: $INFERSCALE_UPSTREAM)" },
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--policy", "POLICY", "our own server: encoding policy (default: header; it costs nothing when facts are served)" },
     { "--ctx", "TOKENS", "our own server: engine context" },
@@ -239,7 +240,7 @@ static int take_options(const cli_args *a, bench_serve_options *o)
 
 static inferscale_status start(const cli_args *a, const bench_serve_options *o, serve_child *child)
 {
-    static const char *const passed[] = { "--model", "--engine", "--embedder", "--ctx", "--threads" };
+    static const char *const passed[] = { "--model", "--engine", "--upstream", "--embedder", "--ctx", "--threads" };
     const char *argv[CHILD_OPTIONS];
     char connections[16];
     int64_t most = 1;

@@ -18,7 +18,7 @@ static const cli_option options[] = {
     { "--data", "FILE", "facts to remember, as JSON Lines (default: invented ones)" },
     { "--question", "TEXT", "the question (default: an invented one; 28 tokens with what closes the prompt)" },
     { "--seed", "N", "of the invented facts and the order of the arms (default: 1)" },
-    { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
+    CLI_ENGINE_ROWS,
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { NULL, NULL, NULL },
 };
@@ -186,7 +186,7 @@ static int take_options(const cli_args *a, ttft_options *o)
     o->runs = (uint32_t)cli_int(a, "--runs", 11, 1, 10000);
     o->seed = (uint64_t)cli_int(a, "--seed", 1, 0, INT64_MAX);
     cli_options(a, &o->store);
-    o->store.engine = cli_str(a, "--engine", NULL);
+    cli_engine(a, &o->store);
     o->store.embedder = cli_str(a, "--embedder", NULL);
     if (!o->store.policy) o->store.policy = "header"; /* what a fact was encoded after costs nothing when it is served */
     return 0;

@@ -34,6 +34,11 @@ enum {
     CLI_JSON = 8     /* --json */
 };
 
+/* Which engine, in every table that has it; read by cli_engine. */
+#define CLI_ENGINE_ROWS \
+    { "--engine", "NAME", "engine plug-in: llama (default), vllm or mock" }, \
+    { "--upstream", "URL[,URL]", "engine vllm: its servers (default: $INFERSCALE_UPSTREAM; their key: $INFERSCALE_UPSTREAM_KEY)" }
+
 /* What --embedder takes, in every table that has it. */
 #define CLI_EMBEDDER_HELP "a GGUF file, an installed name, or http(s)://HOST/v1#MODEL"
 
@@ -57,6 +62,7 @@ int cli_fail_as(const cli_args *a, inferscale_status status);
 int cli_fail_msg(const cli_args *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 void cli_options(const cli_args *a, inferscale_options *out);   /* from the STORE and MODEL groups; strings borrowed */
+void cli_engine(const cli_args *a, inferscale_options *out);    /* from CLI_ENGINE_ROWS */
 void cli_scope(const cli_args *a, inferscale_scope *out);
 int cli_open(const cli_args *a, inferscale **out);              /* inferscale_open + error report; 0 or the exit code */
 int cli_open_background(const cli_args *a, inferscale **out);   /* the same with a background encoder, unless --read-only */

@@ -9,7 +9,7 @@
 static const struct { const char *option, *words; } values[] = {
     { "--mode", "kv text none" },       { "--kinds", "facts turns both" },
     { "--method", "fused lexical dense" }, { "--codec", "f16 bf16 f32" },
-    { "--flash-attention", "auto on off" }, { "--engine", "llama mock" },
+    { "--flash-attention", "auto on off" }, { "--engine", "llama vllm mock" },
     { "--policy", "page:16/6 page:16 header facts:5 turns:5 near:3 cwe:5 alone" },
     { "--refine", "company:10 near:3 none" },
     { "--stage", "first refine all" },

@@ -261,7 +261,7 @@ static int with_store(demo *d, const char *data)
     inferscale_status st;
     int rc;
     cli_options(d->a, &o);
-    o.engine = cli_str(d->a, "--engine", NULL);
+    cli_engine(d->a, &o);
     o.embedder = cli_str(d->a, "--embedder", NULL);
     o.embedder_key = cli_str(d->a, "--embedder-key", NULL);
     if (!cli_embedder_is_there(&o)) return cli_fail_as(d->a, INFERSCALE_E_NOTFOUND);
@@ -314,7 +314,7 @@ static const cli_option options[] = {
     { "--max-tokens", "N", "longest answer in tokens (default: 48)" },
     { "--data", "FILE", "other facts, as JSON Lines" },
     { "--questions", "FILE", "other questions, one a line" },
-    { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
+    CLI_ENGINE_ROWS,
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--embedder-key", "KEY", "API key of an HTTP embedder" },
     { NULL, NULL, NULL },

@@ -5,11 +5,13 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/mem.h"
 #include "cli/args.h"
 #include "cli/encode_status.h"
 #include "cli/out.h"
 #include "cli/tempstore.h"
 #include "serve/extract.h"
+#include "serve/upstreams.h"
 
 typedef enum mark { OK, WARN, BAD } mark;
 
@@ -156,11 +158,13 @@ static void check_model(visit *v, inferscale *is, json_t *report)
 {
     inferscale_model_info m;
     inferscale_status st = inferscale_model(is, &m);
+    bool remote;
     char params[32], kv[32], threads[64], layers[64], planes[64], shown[192];
     if (st != INFERSCALE_OK) {
         say(v, "model", BAD, "%s", inferscale_error());
         return;
     }
+    remote = is_engine_describe(is_handle_engine_if_loaded(is))->remote;
     cli_count(m.n_params, params);
     cli_size(m.kv_bytes_per_token, kv);
     say(v, "engine", OK, "%s, %s", m.engine, cli_n_of(m.n_threads, "thread", threads));
@@ -173,10 +177,14 @@ static void check_model(visit *v, inferscale *is, json_t *report)
         if (m.selftest_noise > 0 || m.selftest_kl > 0)
             say(v, "self-test", OK, "injected against prefill: KL %.2g (the same text in other batches: %.2g)", m.selftest_kl,
                 m.selftest_noise);
-        else
+        else if (!remote)
             say(v, "self-test", OK, "injected equals prefill");
     } else {
         say(v, "injection", WARN, "not possible: %s; memory is served as text", m.why_not);
+    }
+    if (remote) { /* its own business */
+        json_object_set_new(report, "model", model_json(&m));
+        return;
     }
     if (m.fa_on_ms > 0 || m.fa_off_ms > 0)
         say(v, "flash attention", OK, "%s: measured %.1f ms with it, %.1f ms without", m.flash_attention ? "on" : "off",
@@ -184,6 +192,26 @@ static void check_model(visit *v, inferscale *is, json_t *report)
     else
         say(v, "flash attention", OK, "%s (not measured)", m.flash_attention ? "on" : "off");
     json_object_set_new(report, "model", model_json(&m));
+}
+
+/* Where the engine computes elsewhere: who does, and what it can do. One that is down is no failure while another is up. */
+static void check_upstreams(visit *v, inferscale *is, json_t *report)
+{
+    size_t n, n_up = 0;
+    is_upstream *list = is_upstreams_of(is, &n);
+
+    for (size_t i = 0; list && i < n; i++) n_up += list[i].up;
+    for (size_t i = 0; list && i < n; i++) {
+        const is_upstream *u = &list[i];
+        char hex[IS_HASH_HEX];
+
+        is_hex(u->fingerprint, IS_HASH_BYTES, hex);
+        if (!u->up) say(v, "upstream", n_up ? WARN : BAD, "%s is not up: %s", u->url, u->why);
+        else if (!u->can_inject) say(v, "upstream", WARN, "%s, %s: %s, nothing can be injected: %s", u->url, u->version, u->model, u->why);
+        else say(v, "upstream", OK, "%s, %s: %s, fingerprint %.16s, stored rows can be injected", u->url, u->version, u->model, hex);
+    }
+    if (list) json_object_set_new(report, "upstreams", is_upstreams_json(list, n));
+    is_free(list);
 }
 
 /* After the model is loaded, so that it is its KV that is counted. */
@@ -248,6 +276,7 @@ static int cmd_doctor(const cli_args *a)
     } else {
         check_store(&v, is, report);
         check_model(&v, is, report);
+        check_upstreams(&v, is, report);
         check_embedder(&v, is, &o, report);
         check_backlog(&v, is, report);
         check_extraction(&v, is, report);
@@ -272,7 +301,7 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_doctor = {
     "doctor", "", "Check CPU, engine, model, self-test and store",
-    "Exit code 1 if a check failed.\n\nExamples:\n  inferscale doctor\n  inferscale doctor --model qwen.gguf --json\n"
+    "Exit code 1 if a check failed.\n\nExamples:\n  inferscale doctor\n  inferscale doctor --engine vllm --upstream http://127.0.0.1:8000\n  inferscale doctor --model qwen.gguf --json\n"
     "  inferscale doctor --model qwen.gguf --extract\n", options,
     CLI_STORE | CLI_MODEL | CLI_JSON, cmd_doctor,
 };

@@ -24,7 +24,7 @@ static const cli_option options[] = {
     { "--gold", NULL, "also measure the gold facts alone (arm D)" },
     { "--no-nll", NULL, "leave out the gold answer's likelihood (a third faster)" },
     { "--seed", "N", "of questions, orders and resampling (default: 1)" },
-    { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
+    CLI_ENGINE_ROWS,
     { "--embedder", "WHAT", "for --method fused or dense" },
     { NULL, NULL, NULL },
 };
@@ -263,7 +263,7 @@ static int measure(const cli_args *a, fidelity_options *o)
     int code;
 
     cli_options(a, &store);
-    store.engine = cli_str(a, "--engine", NULL);
+    cli_engine(a, &store);
     store.embedder = cli_str(a, "--embedder", NULL);
     store.policy = NULL; /* a list here, and the lab's own store serves none */
     o->cancel = cli_interrupt();

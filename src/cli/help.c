@@ -12,6 +12,8 @@ const cli_env cli_environment[] = {
     { "INFERSCALE_PLUGINS", "the folder of engine plug-ins (default: beside the program, or its ../lib)" },
     { "INFERSCALE_CONFIG", "the file of `inferscale serve`'s settings; each is a variable too (INFERSCALE_PORT, ...)" },
     { "INFERSCALE_EMBEDDER_KEY", "API key of an HTTP embedder" },
+    { "INFERSCALE_UPSTREAM", "the servers of engine vllm, http(s)://HOST:PORT[,...]" },
+    { "INFERSCALE_UPSTREAM_KEY", "API key of these servers" },
     { "INFERSCALE_SIMD", "scalar, avx2 or avx512: use no more than this" },
     { "NO_COLOR", "if set: no colours" },
     { NULL, NULL },

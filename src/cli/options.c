@@ -12,7 +12,7 @@
 
 static const cli_option store_options[] = {
     { "--home", "FOLDER", "the store (default: $INFERSCALE_HOME, else ~/.local/share/inferscale)" },
-    { "--engine", "NAME", "engine plug-in: llama (default) or mock" },
+    CLI_ENGINE_ROWS,
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--embedder-key", "KEY", "API key of an HTTP embedder (default: $INFERSCALE_EMBEDDER_KEY)" },
     { "--read-only", NULL, "never write to the store" },
@@ -34,7 +34,7 @@ static const cli_option model_options[] = {
     { "--policy", "POLICY", "what a fact sees when it is encoded: page:N, facts:W, header, turns:W, near:N, company:N, cwe:W or alone; "
                             "`inferscale encode --help` explains them (default: " IS_DEFAULT_POLICY ")" },
     { "--refine", "POLICY", "the same for the second stage, in idle time: company:N or any other; none = off (default: " IS_DEFAULT_REFINE ")" },
-    { "--codec", "CODEC", "how KV is stored: f16 (default), bf16, f32" },
+    { "--codec", "CODEC", "how KV is stored: f16, bf16, f32 (default: as the model holds it)" },
     { "--ctx", "TOKENS", "engine context (default: 8192, or what the model was trained for)" },
     { "--threads", "N", "threads (default: physical cores)" },
     { "--flash-attention", "WHEN", "on, off or auto (default: measured when the model loads)" },
@@ -148,6 +148,12 @@ void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_
     out->cancel = cli_interrupt();
 }
 
+void cli_engine(const cli_args *a, inferscale_options *out)
+{
+    out->engine = cli_str(a, "--engine", NULL);
+    out->upstream = cli_str(a, "--upstream", NULL);
+}
+
 void cli_options(const cli_args *a, inferscale_options *out)
 {
     static const char *const attention[] = { "auto", "on", "off", NULL }; /* in the order of INFERSCALE_FA_* */
@@ -155,7 +161,7 @@ void cli_options(const cli_args *a, inferscale_options *out)
     *out = (inferscale_options)INFERSCALE_OPTIONS_INIT;
     if (groups & CLI_STORE) {
         out->home = cli_str(a, "--home", NULL);
-        out->engine = cli_str(a, "--engine", NULL);
+        cli_engine(a, out);
         out->embedder = cli_str(a, "--embedder", NULL);
         out->embedder_key = cli_str(a, "--embedder-key", NULL);
         out->read_only = cli_flag(a, "--read-only");

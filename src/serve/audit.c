@@ -169,7 +169,8 @@ static void count_done(struct is_audit *a, const twin_result *r)
 static is_status measure(struct is_audit *a, const audit_entry *e, twin_result *r)
 {
     inferscale *is = a->s->is;
-    const is_run_opts opts = { .cancel = is_gate_flag(is->gate), .stop = &a->hold.stop };
+    const is_realm realm = is_realm_of(&e->p);
+    const is_run_opts opts = { .cancel = is_gate_flag(is->gate), .stop = &a->hold.stop, .realm = e->p.id ? &realm : NULL };
     const is_tokens answer = { (int32_t *)e->told, e->n_told };
     is_plan plan = { 0 };
     is_status st;

@@ -30,7 +30,7 @@ static const setting table[IS_N_SETTINGS] = {
 #undef IS_X
 };
 
-enum { FILE_MAX = 1 << 20, VALUE_MAX = 64 << 10 };
+enum { FILE_MAX = 1 << 20, VALUE_MAX = 64 << 10, PARALLEL_REMOTE = 32 };
 
 const char *is_config_name(enum is_setting_id id) { return table[id].name; }
 bool is_config_secret(enum is_setting_id id) { return table[id].kind == SECRET; }
@@ -338,6 +338,13 @@ is_status is_config_environment(is_config *c, char **environment, is_config_erro
 
 /* ---- All together -------------------------------------------------------------------------------------------------------- */
 
+uint32_t is_config_parallel(const is_config *c)
+{
+    const bool remote = strcmp(c->engine, "vllm") == 0;
+
+    return remote && c->from[IS_SET_parallel].by == IS_BY_DEFAULT ? PARALLEL_REMOTE : c->parallel;
+}
+
 bool is_config_local(const is_config *c)
 {
     const char *h = c->host;
@@ -357,6 +364,10 @@ is_status is_config_check(const is_config *c, is_config_error on_error, void *ct
                  c->host);
         report(&k, INFERSCALE_E_DENIED, sentence);
     }
+    if (strcmp(c->engine, "vllm") == 0 && !*c->upstream)
+        report(&k, INFERSCALE_E_INVALID, "engine vllm computes on servers of its own; say where they are: upstream = http://HOST:PORT[,...]");
+    if (strcmp(c->engine, "vllm") != 0 && *c->upstream && c->from[IS_SET_upstream].by != IS_BY_VARIABLE)
+        report(&k, INFERSCALE_E_INVALID, "upstream is what engine vllm computes on; add engine = vllm, or drop it");
     if (!*c->tls_cert != !*c->tls_key)
         report(&k, INFERSCALE_E_INVALID, "tls_cert and tls_key belong together; give both, or neither");
     if (*c->cors && strcmp(c->cors, "*") == 0 && !*c->keys)

@@ -16,15 +16,17 @@
     Y(home, "home", TEXT, "FOLDER", "", 0, 0, "", "the store (default: ~/.local/share/inferscale)") \
     Y(model, "model", TEXT, "NAME", "", 0, 0, "", "a GGUF file or an installed name (default: smollm2-135m-instruct-q4_0)") \
     Y(embedder, "embedder", TEXT, "WHAT", "", 0, 0, "", "a GGUF file, an installed name, or http(s)://HOST/v1#MODEL") \
-    Y(engine, "engine", TEXT, "NAME", "", 0, 0, "", "engine plug-in: llama (default) or mock") \
+    Y(engine, "engine", TEXT, "NAME", "", 0, 0, "", "engine plug-in: llama (default), vllm or mock") \
+    Y(upstream, "upstream", TEXT, "URL[,URL]", "", 0, 0, "", "engine vllm: its servers, e.g. http://127.0.0.1:8000; commas between") \
+    Y(upstream_key, "upstream-key", SECRET, "KEY", "", 0, 0, "", "their API key (better: $INFERSCALE_UPSTREAM_KEY, which `ps` does not show)") \
     Y(plugins, "plugins", TEXT, "FOLDER", "", 0, 0, "", "where plug-ins are (default: beside the program)") \
     Y(system, "system", TEXT, "TEXT", "", 0, 0, "", "system text that facts are encoded after") \
     Y(policy, "policy", TEXT, "POLICY", "", 0, 0, "", "what a fact sees when it is encoded; see inferscale encode --help") \
     Y(refine, "refine", TEXT, "POLICY", "", 0, 0, "", "the same for the second stage, in idle time; none = off") \
-    X(codec, "codec", CHOICE, "CODEC", "f16", 0, 0, "f16|bf16|f32", "how KV is stored") \
+    X(codec, "codec", CHOICE, "CODEC", "auto", 0, 0, "auto|f16|bf16|f32", "how KV is stored; auto = as the model holds it") \
     Y(ctx, "ctx", COUNT, "TOKENS", "0", 0, 1 << 24, "", "engine context; 0 = 8192, or what the model was trained for") \
     Y(threads, "threads", COUNT, "N", "0", 0, 1024, "", "threads of the engine; 0 = physical cores") \
-    X(parallel, "parallel", COUNT, "N", "4", 1, 256, "", "requests in the engine at once") \
+    X(parallel, "parallel", COUNT, "N", "4", 1, 256, "", "requests in the engine at once; with engine vllm 32 unless set") \
     X(ram, "ram", SIZE, "SIZE", "1G", 1 << 20, INT64_MAX, "", "budget of the KV kept in memory") \
     Y(read_only, "read-only", SWITCH, NULL, "off", 0, 0, "", "never write to the store") \
     X(host, "host", TEXT, "ADDRESS", "127.0.0.1", 0, 0, "", "address to listen on; any but this machine's own needs keys") \
@@ -61,7 +63,7 @@ typedef enum is_set_by { IS_BY_DEFAULT, IS_BY_FILE, IS_BY_VARIABLE, IS_BY_FLAG }
 
 typedef struct is_config {
     /* the store and the model: as inferscale_options */
-    char *home, *model, *embedder, *engine, *plugins, *system, *policy, *refine, *codec;
+    char *home, *model, *embedder, *engine, *upstream, *upstream_key, *plugins, *system, *policy, *refine, *codec;
     uint32_t ctx, threads, parallel;       /* parallel: requests in the engine at once */
     uint64_t ram;
     bool read_only;
@@ -102,6 +104,8 @@ const char *is_config_name(enum is_setting_id id);
 bool is_config_secret(enum is_setting_id id);
 /* The value as the file would have it; a new string for is_free. */
 char *is_config_value(const is_config *c, enum is_setting_id id);
+/* Requests in the engine at once. One that computes elsewhere batches by itself: many more where nobody said. */
+uint32_t is_config_parallel(const is_config *c);
 /* Only this machine can reach it. */
 bool is_config_local(const is_config *c);
 

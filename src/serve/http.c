@@ -318,7 +318,7 @@ static is_status begin(struct is_http *h)
     const is_config *c = h->s->config;
     IS_TRY(is_pool_start(&h->open, h, 1, c->max_connections));
     IS_TRY(is_pool_start(&h->quick, h, HTTP_SHORT_WORKERS, c->max_connections));
-    IS_TRY(is_pool_start(&h->engine, h, c->parallel, c->max_queue));
+    IS_TRY(is_pool_start(&h->engine, h, is_config_parallel(c), c->max_queue));
     h->engine.is_engine = true;
     IS_TRY(is_watch_start(h));
     return start_daemon(h);

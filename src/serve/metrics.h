@@ -33,6 +33,14 @@
     X(AUDIT_KL, KL, "inferscale_audit_kl", "", "Mean KL divergence of an answer's tokens from the text twin's")               \
     X(AUDIT_TOP1, COUNTER, "inferscale_audit_tokens_total", "top1", "Audited tokens: same or different likeliest token")      \
     X(AUDIT_ORDER, GAUGE, "inferscale_audit_order_ratio", "", "KL to the text twin over KL of a reordering to it, of late")   \
+    X(UPSTREAM_UP, GAUGE, "inferscale_upstream_up", "upstream", "1 = the server that computes answers")                       \
+    X(UPSTREAM_INJECTS, GAUGE, "inferscale_upstream_can_inject", "upstream", "1 = stored rows can be injected there")          \
+    X(UPSTREAM_IN_FLIGHT, GAUGE, "inferscale_upstream_requests_in_flight", "upstream", "Requests under way there")            \
+    X(UPSTREAM_PENDING, GAUGE, "inferscale_upstream_revocations_pending", "upstream", "Forgettings and changes that it has not confirmed") \
+    X(UPSTREAM_REQUESTS, COUNTER, "inferscale_upstream_requests_total", "upstream", "Requests sent there")                    \
+    X(UPSTREAM_RETRIES, COUNTER, "inferscale_upstream_retries_total", "upstream", "Requests that failed there and were sent to another") \
+    X(UPSTREAM_INJECTED, COUNTER, "inferscale_upstream_injected_tokens_total", "upstream", "Prompt tokens whose stored rows were injected there") \
+    X(UPSTREAM_FAILURES, COUNTER, "inferscale_upstream_failures_total", "upstream,why", "Stored rows that were computed after all, and other failures") \
     X(STORE_BYTES, GAUGE, "inferscale_store_bytes", "what", "Bytes of bank, vault and RAM tier")                              \
     X(STORE_ITEMS, GAUGE, "inferscale_store_items", "what", "Facts, turns, partitions and segments")                          \
     X(BUILD, GAUGE, "inferscale_build_info", "version,model,engine", "1")                                                     \

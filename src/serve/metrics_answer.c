@@ -10,6 +10,7 @@ static const struct { const char *reason, *words; } REASONS[] = {
     { "no_injection", "KV cannot be injected" },
     { "damaged", "segments were missing or damaged" },
     { "refused", "the engine refused the stored rows" },
+    { "computed_after_all", "stored facts were computed after all" },
     { "context_full", "were left out: the context" },
     { "turns_dropped", "oldest turns were left out" },
     { "placement_not_kept", "could not be kept" },

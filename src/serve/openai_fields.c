@@ -287,6 +287,8 @@ static const field fields[] = {
     { "prompt_cache_key", IS_OA_CHAT, FREE, .text = NULL },
     { "prompt_cache_retention", IS_OA_CHAT, FREE, .text = NULL },
     { "user", BOTH, FREE, .text = NULL },
+    { "cache_salt", BOTH, FREE, .text = NULL },         /* vLLM's: taken out, whatever they say. What is kept apart, and what an */
+    { "kv_transfer_params", BOTH, FREE, .text = NULL }, /* engine is told of stored rows, is this server's to decide */
 };
 
 static bool read_field(is_oa_ask *a, const field *d, json_t *v, is_oa_fault *f)

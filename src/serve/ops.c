@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "serve/audit.h"
 #include "serve/embedded.h"
+#include "serve/upstreams.h"
 
 /* A look at the store is good for so long, or for SHARE times what it took; who asks waits for a new one so long, for the first longer. */
 enum { FRESH_MS = 2000, SHARE = 20, WAIT_MS = 250, WAIT_FIRST_MS = 2000 };
@@ -204,6 +205,7 @@ static void get_metrics(is_server *s, is_request *r)
     char *text;
 
     is_ops_refresh(s);
+    is_upstreams_measure(s->is, s->metrics);
     text = is_metrics_text(s->metrics, !aliases || strcmp(aliases, "no") != 0, &len);
     if (text == NULL) is_reply_error(r, 500, "server_error", NULL, NULL, "out of memory for the metrics");
     else is_reply_bytes(r, 200, "text/plain; version=0.0.4; charset=utf-8", text, len);

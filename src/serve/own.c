@@ -13,6 +13,7 @@
 #include "serve/memory.h"
 #include "serve/metrics.h"
 #include "serve/server.h"
+#include "serve/upstreams.h"
 
 enum { IDS_MAX = 10000 };
 
@@ -333,6 +334,8 @@ static void info(is_server *s, is_request *r)
 {
     inferscale_model_info model;
     inferscale_store_info store;
+    is_upstream *upstreams;
+    size_t n_upstreams;
     is_status st = inferscale_model(s->is, &model);
     json_t *o;
 
@@ -346,6 +349,9 @@ static void info(is_server *s, is_request *r)
     json_object_set_new(o, "infer_default", json_boolean(is_extract_default(s)));
     if (may_ask_for_all(r)) json_object_set_new(o, "store", store_json(&store));
     if (may_ask_for_all(r)) json_object_set_new(o, "extraction", is_extract_json(s));
+    upstreams = is_upstreams_of(s->is, &n_upstreams);
+    if (may_ask_for_all(r) && upstreams) json_object_set_new(o, "upstreams", is_upstreams_json(upstreams, n_upstreams));
+    is_free(upstreams);
     is_reply_json(r, 200, o);
 }
 

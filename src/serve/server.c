@@ -93,6 +93,10 @@ static is_status open_store(is_server *s)
     o.model = given(c->model);
     o.embedder = given(c->embedder);
     o.engine = given(c->engine);
+    if (o.engine && strcmp(o.engine, "vllm") == 0) { /* a variable may stand there for others */
+        o.upstream = given(c->upstream);
+        o.upstream_key = given(c->upstream_key);
+    }
     o.plugin_dir = given(c->plugins);
     o.system = given(c->system);
     o.policy = given(c->policy);
@@ -100,7 +104,7 @@ static is_status open_store(is_server *s)
     o.codec = given(c->codec);
     o.n_ctx = c->ctx;
     o.n_threads = c->threads;
-    o.n_parallel = c->parallel;
+    o.n_parallel = is_config_parallel(c);
     o.ram_bytes = c->ram;
     o.read_only = c->read_only;
     o.background = !c->read_only;
