@@ -72,7 +72,7 @@ FUZZ_SRC   := $(wildcard fuzz/fuzz_*.c)
 FUZZERS    := $(patsubst fuzz/%.c,$(OUT)/fuzz/%,$(FUZZ_SRC))
 
 .PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test install uninstall fuzz check-static \
-        test-build test-run test-tsan soak
+        test-build test-run test-tsan test-vllm soak
 .DEFAULT_GOAL := all
 all: lib plugins bin tools
 lib: $(LIB_SO) $(LIB_A)
@@ -199,6 +199,7 @@ help:
 	@echo 'make fuzz              libFuzzer (clang) on each parser, FUZZ_SECONDS=60 each'
 	@echo 'make check-static      shellcheck, cppcheck and clang-tidy, those that are there'
 	@echo 'make test-tsan         the tests under ThreadSanitizer'
+	@echo 'make test-vllm         the vLLM connector, against a vLLM for the CPU (6 GB in the cache); ARGS="-k NAME"'
 	@echo 'make soak              power loss, failing memory and disks, kill -9 for SECONDS=600; one line of JSON a test'
 	@echo 'make clean             removes build/* but what set-up wrote'
 	@echo 'BUILD=release|asan|tsan|fuzz   TEST_ONLY=REGEX   TEST_TIMEOUT=SECONDS   JOBS=N'
@@ -235,6 +236,11 @@ SOAK_TESTS := test_crash_points test_faults test_kill test_serve_kill test_serve
 soak: setup
 	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=$(BUILD) plugins bin $(addprefix build/$(BUILD)/tests/,$(SOAK_TESTS))
 	@scripts/soak.py $(SECONDS) $(addprefix build/$(BUILD)/tests/,$(SOAK_TESTS))
+
+# vLLM for the CPU and the default model for it (scripts/setup-vllm.sh), then tests/vllm by pytest. ARGS=: its arguments.
+test-vllm: setup
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=release lib plugins bin
+	@tests/vllm.sh $(ARGS)
 
 test-tsan: setup
 	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=tsan plugins tests

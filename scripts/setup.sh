@@ -12,17 +12,11 @@ readonly models_format=1      # raise it when the tools write other files from t
 readonly cache=${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/inferscale}
 readonly models=$cache/models
 readonly log=$cache/setup.log
+readonly me=setup room='3 GB'
 python=
 work=
-child=
-
-say() { printf 'setup: %s\n' "$*" >&2; }
-
-# die CAUSE NEXT-STEP
-die() {
-    printf 'setup: error: %s\n       next: %s\n' "$1" "$2" >&2
-    exit 1
-}
+# shellcheck source=scripts/setup-common.sh
+. scripts/setup-common.sh
 
 clean_up() {
     if [ -n "$child" ]; then kill "$child" 2>/dev/null || true; fi
@@ -31,57 +25,6 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-
-# What went wrong in a command whose output is in $log, in words.
-explain() { # WHAT
-    local offline='name resolution|could not resolve|network is unreachable|failed to establish|max retries|proxyerror'
-    offline+='|connection (refused|timed out|reset|broken)|read timed out|no matching distribution|could not find a version'
-    offline+='|temporary failure|unable to locate package|failed to fetch'
-    if grep -qiE 'no space left|disk quota exceeded' "$log"; then
-        die "$1 failed: the disk is full" "free 3 GB in $cache, or set INFERSCALE_CACHE to a folder with room, and run it again"
-    elif grep -qiE 'hashes.*do not match|do not match the hashes' "$log"; then
-        die "$1 failed: the download is not the pinned file (its sha256 differs)" \
-            "check the network and pip's index settings, and run it again"
-    elif grep -qiE "$offline" "$log"; then
-        die "$1 failed: the package registry cannot be reached (or does not have the pinned version)" \
-            "check the network and the proxy settings and run it again; what was done is kept. Details: $log"
-    fi
-    tail -n 15 "$log" | sed 's/^/    /' >&2
-    die "$1 failed (last lines above)" "see $log, and run it again"
-}
-
-# Runs a command, its output in $log; shows that it lives. Ninja's [n/m] is progress.
-run() { # WHAT COMMAND...
-    local what=$1 start=$SECONDS shown=0 steps pid rc=0
-    shift
-    "$@" >"$log" 2>&1 </dev/null &
-    pid=$!
-    child=$pid
-    while kill -0 "$pid" 2>/dev/null; do
-        sleep 0.3
-        steps=$(tail -c 60000 "$log" 2>/dev/null | grep -aoE '\[[0-9]+/[0-9]+\]' | tail -n 1 || true)
-        if [ -t 2 ]; then
-            printf '\rsetup: %s %s %d s ' "$what" "$steps" $((SECONDS - start)) >&2
-        elif [ $((SECONDS - start - shown)) -ge 30 ]; then
-            shown=$((SECONDS - start))
-            say "$what $steps ${shown} s"
-        fi
-    done
-    wait "$pid" || rc=$?
-    child=
-    if [ -t 2 ]; then printf '\r\033[K' >&2; fi
-    if [ "$rc" -ne 0 ]; then explain "$what"; fi
-    say "$what: done ($((SECONDS - start)) s)"
-}
-
-hash_of() { sha256sum | cut -c1-16; }
-
-need_room() { # MEGABYTES
-    local free
-    free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
-    [ "$free" -ge "$1" ] ||
-        die "only $free MB are free in $cache; $1 MB are needed" "free some space, or set INFERSCALE_CACHE to a folder with room"
-}
 
 prepare_cache() {
     case $cache in *[[:space:]]*)

@@ -1,0 +1,93 @@
+"""vLLM inside this process: quicker than a server by its start (2 s a tiny model once vLLM is imported), and its parts can be reached. One
+at a time: an engine is closed before the next one is opened."""
+import gc
+import json
+import os
+import sys
+
+import numpy
+
+from support import ground
+
+ground.here()
+
+import torch  # noqa: E402
+from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: E402
+from vllm.model_executor.models.registry import ModelRegistry  # noqa: E402
+
+
+def connector(class_name, module, policy="recompute", **extra):
+    """kv_transfer_config for Engine, and for a server as JSON."""
+    return {"kv_connector": class_name, "kv_connector_module_path": module, "kv_role": "kv_both", "kv_load_failure_policy": policy,
+            "kv_connector_extra_config": extra}
+
+
+def known(model):
+    """Registers the model's class itself: by its name vLLM would look at it in a process of its own, which imports vLLM once more."""
+    with open(os.path.join(str(model), "config.json"), encoding="utf-8") as f:
+        for name in json.load(f)["architectures"]:
+            entry = ModelRegistry.models.get(name)
+            if entry is not None and hasattr(entry, "module_name"):
+                ModelRegistry.register_model(name, entry.load_model_cls())
+
+
+class Engine:
+    def __init__(self, model, dtype="float32", eager=True, **settings):
+        settings = dict({"max_model_len": 1024, "max_logprobs": -1, "kv_cache_memory_bytes": 64 << 20, "seed": 0}, **settings)
+        known(model)
+        self.llm = LLM(model=str(model), dtype=dtype, enforce_eager=eager, **settings)
+        self.core = self.llm.llm_engine.engine_core.engine_core
+
+    @property
+    def scheduler(self):
+        return self.core.scheduler
+
+    @property
+    def runner(self):
+        """The worker's model runner."""
+        worker = self.core.model_executor.driver_worker
+        return getattr(worker, "worker", worker).model_runner
+
+    def run(self, prompts, max_tokens=1, salt=None, **params):
+        """Greedy; prompts: lists of token ids (one at a time or a batch). The requests' outputs. salt: one for all, or a list."""
+        many = bool(prompts) and not isinstance(prompts[0], int)
+        prompts = prompts if many else [prompts]
+        salts = salt if isinstance(salt, list) else [salt] * len(prompts)
+        inputs = [dict({"prompt_token_ids": list(p)}, **({"cache_salt": s} if s else {})) for p, s in zip(prompts, salts)]
+        wanted = SamplingParams(**dict({"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False}, **params))
+        return self.llm.generate(inputs, wanted, use_tqdm=False)
+
+    def next_logprobs(self, prompt, max_tokens=1, **more):
+        """[max_tokens][vocabulary] of what follows one prompt, in full, and the request's output."""
+        output = self.run(prompt, max_tokens, logprobs=-1, **more)[0]
+        return numpy.stack([dense(r) for r in output.outputs[0].logprobs]), output
+
+    def prompt_logprobs(self, prompt, **more):
+        """[tokens - 1][vocabulary]; row i is of the token behind prompt[:i + 1]. Nothing cached or injected is used for it."""
+        output = self.run(prompt, prompt_logprobs=-1, **more)[0]
+        return numpy.stack([dense(r) for r in output.prompt_logprobs[1:]])
+
+    def close(self):
+        if self.llm is None:
+            return
+        self.llm.llm_engine.engine_core.shutdown()
+        self.llm = self.core = None
+        gc.collect()
+        torch._dynamo.reset()
+        cleanup_dist_env_and_memory()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def dense(by_token):
+    values = numpy.full(len(by_token), numpy.nan)
+    for token, entry in by_token.items():
+        values[token] = entry.logprob
+    if numpy.isnan(values).any():
+        sys.exit("the log-probabilities are not those of the whole vocabulary")
+    return values
