@@ -1,0 +1,76 @@
+"""DESCRIBE: what a gateway must know to plan and tokenise for this engine. Made once, in a thread: a vocabulary takes a second."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm import __version__ as vllm_version
+from vllm.logger import init_logger
+
+from . import __version__
+from .library import Library
+from .model import Model, ModelShape, WorkerReport
+from .settings import Settings
+from .vocabulary import read_vocabulary
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = init_logger("vllm.inferscale")
+
+
+class Describer:
+    def __init__(self, config: VllmConfig, settings: Settings, library: Library) -> None:
+        self.config, self.settings, self.library = config, settings, library
+        self.facts: dict[str, Any] = {}
+        self.thread: threading.Thread | None = None
+
+    def start(self, reports: Sequence[WorkerReport], shape: ModelShape | None, model: Model | None, why_not: str) -> None:
+        self.facts = self._engine(reports, shape, model, why_not)
+        self.thread = threading.Thread(target=self._read_vocabulary, name="inferscale-vocabulary", daemon=True)
+        self.thread.start()
+
+    def _read_vocabulary(self) -> None:
+        try:
+            self.facts.update(read_vocabulary(self.config.model_config))
+        except Exception as e:  # noqa: BLE001 - any tokenizer may come: without one the engine cannot be planned for, and says so
+            logger.exception("InferScale: the tokenizer cannot be described")
+            self.facts.update(can_inject=False, why_not=f"the tokenizer cannot be described: {e}")
+
+    def answer(self, can_evict: bool, can_abort: bool) -> dict[str, Any]:
+        if self.thread is None:
+            return {"ok": False, "reason": "failed", "why": "the workers have not reported yet; ask again"}
+        self.thread.join(timeout=30)
+        if self.thread.is_alive():
+            return {"ok": False, "reason": "failed", "why": "the vocabulary is still being read; ask again"}
+        return {"ok": True, **self.facts, "can_evict": can_evict, "can_abort": can_abort}
+
+    def _engine(
+        self, reports: Sequence[WorkerReport], shape: ModelShape | None, model: Model | None, why_not: str
+    ) -> dict[str, Any]:
+        config, parallel = self.config.model_config, self.config.parallel_config
+        served = config.served_model_name
+        disabled = "the connector is set to disabled" if self.settings.disabled else ""
+        rotated = self.settings.capture == "rotated"
+        return {
+            "connector": __version__, "library": self.library.version, "vllm": vllm_version,
+            "model": served[0] if isinstance(served, list) else served or config.model, "arch": config.architectures[0],
+            "fingerprint": shape.fingerprint.hex() if shape is not None else "",
+            # un-rotated keys are kept in F32, which loses nothing
+            "dtype": "f32" if rotated else (reports[0].dtype if reports else ""),
+            "geometry": base64.b64encode(model.geometry()).decode() if model is not None else "",
+            "can_inject": shape is not None and not disabled, "why_not": why_not or disabled,
+            "block_size": self.config.cache_config.block_size,
+            "n_layers": len(shape.layers) if shape is not None else config.get_total_num_hidden_layers(),
+            "n_ctx": config.max_model_len, "n_params": self._n_params(reports, parallel.tensor_parallel_size),
+            "tensor_parallel": parallel.tensor_parallel_size, "pipeline_parallel": parallel.pipeline_parallel_size,
+            "metrics": {"page": "/metrics", "prefix": "inferscale_"}, "capture": self.settings.capture,
+        }
+
+    @staticmethod
+    def _n_params(reports: Sequence[WorkerReport], tensor_parallel: int) -> int:
+        """Parameters of all workers. With tensor parallelism what is replicated (norms) counts more than once: a size, no checksum."""
+        return sum(report.n_params for report in reports)

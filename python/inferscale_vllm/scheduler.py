@@ -1,0 +1,367 @@
+"""The scheduler's side: which requests carry a valid ticket, what is injected for them, what becomes of them.
+
+vLLM calls these from its scheduling loop, so nothing here waits for anything but small file heads. A request without a valid
+ticket is computed as if this connector were not there, except that a cache salt of its own cannot be one of ours."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+
+from . import ticket as tickets
+from .blocks import BlockBook
+from .describe import Describer
+from .library import LibraryError, ids_array, load
+from .metrics import InferScaleStats
+from .model import Model, ModelShape, WorkerReport, join
+from .orders import CaptureOrder, Identity, LoadOrder, StepOrders, StepResult
+from .settings import Settings
+from .state import RequestState
+from .ticket import Secret, StoredPart, Ticket
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = init_logger("vllm.inferscale")
+
+RECENT = 65_536  # requests that STATUS remembers, and segments whose failure is remembered
+REASONS = {"NOTFOUND": "missing", "CORRUPT": "torn", "FOREIGN": "model", "INVALID": "tokens"}
+
+
+class SchedulerSide:
+    def __init__(self, config: VllmConfig, kv_cache_config: KVCacheConfig, settings: Settings) -> None:
+        self.config, self.settings = config, settings
+        self.groups = len(kv_cache_config.kv_cache_groups)
+        self.block_size = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size) if self.groups else 0
+        self.library = load(settings.library)
+        self.secret = Secret(settings.secret_file)
+        self.stats = InferScaleStats()
+        self.shape: ModelShape | None = None
+        self.model: Model | None = None
+        self.why_not = "the workers have not reported yet"
+        self.describer = Describer(config, settings, self.library)
+        self.live: dict[str, RequestState] = {}
+        self.recent: OrderedDict[bytes, RequestState] = OrderedDict()
+        self.failed: OrderedDict[bytes, tuple[Identity, str, str]] = OrderedDict()
+        self.min_epoch: dict[bytes, int] = {}
+        self.loads: dict[str, LoadOrder] = {}
+        self.over: list[str] = []
+        self.book = BlockBook()
+
+    # ---- the model -------------------------------------------------------------------------------------------------------
+
+    def set_reports(self, reports: Sequence[WorkerReport]) -> None:
+        """All workers have said what they hold."""
+        self.shape, self.why_not = join(reports)
+        if self.shape is not None and self.groups != 1:
+            self.shape, self.why_not = None, f"{self.groups} groups of KV caches (a hybrid model)"
+        if self.shape is not None:
+            try:
+                self.model = Model(self.library, self.shape, self.settings.home, self.settings.ram_bytes, None)
+            except LibraryError as e:
+                self.shape, self.why_not = None, str(e)
+        if self.why_not:
+            logger.warning("InferScale: nothing is injected: %s", self.why_not)
+        self.describer.start(reports, self.shape, self.model, self.why_not)
+
+    # ---- a request comes -------------------------------------------------------------------------------------------------
+
+    def on_new_request(self, request: Request) -> None:
+        params = request.kv_transfer_params
+        text = params.pop("inferscale", None) if isinstance(params, dict) else None
+        if isinstance(params, dict) and not params:
+            request.kv_transfer_params = None
+        if text is None:
+            self._ordinary(request)
+            return
+        found, reason, why = self._verify(request, text)
+        if found is None:
+            self._ordinary(request)
+            self.live[request.request_id] = RequestState(None, request, reason, why)
+            self.stats.failed(reason)
+            logger.info("InferScale: a ticket was refused (%s): %s", reason, why)
+            return
+        _salt(request, "inferscale:" + found.salt.hex())
+        state = RequestState(found, request)
+        self.live[request.request_id] = state
+        self.stats.ticket(tickets.OP_NAMES[found.op])
+        if found.op in (tickets.INJECT, tickets.CAPTURE):
+            self.recent[found.id] = state
+            while len(self.recent) > RECENT:
+                self.recent.popitem(last=False)
+        elif found.op == tickets.REVOKE:
+            self._revoke(found, state)
+
+    def _ordinary(self, request: Request) -> None:
+        """A request that nobody signed: its blocks are ordinary ones, and its salt cannot be one that we make."""
+        if request.cache_salt is not None:
+            _salt(request, "client:" + request.cache_salt)
+
+    def _verify(self, request: Request, text: object) -> tuple[Ticket | None, str, str]:
+        """(ticket, "", "") or (None, reason code, sentence)."""
+        secret = self.secret.value()
+        if secret is None:
+            return None, "unsigned", f"there is no secret in {self.secret.path}"
+        if not isinstance(text, str):
+            return None, "unsigned", "a ticket is a string"
+        try:
+            found = tickets.read(self.library, text, secret)
+        except LibraryError as e:
+            return None, {"STALE": "expired", "PARSE": "unsigned", "DENIED": "unsigned"}.get(e.status, "failed"), str(e)
+        ids = request.prompt_token_ids
+        if ids is None or request.mm_features or len(ids) != found.n_prompt:
+            return None, "prompt", "the ticket is for another prompt"
+        if tickets.prompt_hash(self.library, ids) != found.prompt_hash:
+            return None, "prompt", "the ticket is for another prompt"
+        if found.op not in tickets.OP_NAMES:
+            return None, "failed", f"operation {found.op} is not known to this version"
+        if found.op not in (tickets.INJECT, tickets.CAPTURE):
+            return found, "", ""
+        return self._verify_model(request, found)
+
+    def _verify_model(self, request: Request, found: Ticket) -> tuple[Ticket | None, str, str]:
+        if self.settings.disabled:
+            return None, "disabled", "the connector is set to disabled"
+        if self.shape is None:
+            return None, "mla" if "latent" in self.why_not else "layout", self.why_not
+        if found.fingerprint != self.shape.fingerprint or request.lora_request is not None:
+            return None, "model", "the ticket is for another model" if request.lora_request is None else "a LoRA is another model"
+        if self._outdated(found):
+            return None, "epoch", "this memory has been changed since"
+        return found, "", ""
+
+    def _outdated(self, found: Ticket) -> bool:
+        return found.tag != tickets.NOBODY and found.epoch < self.min_epoch.get(found.tag, 0)
+
+    # ---- what is injected ------------------------------------------------------------------------------------------------
+
+    def matched(self, request: Request, local: int) -> int:
+        """Tokens that stored rows give directly behind `local` cached ones. Asked any number of times; changes nothing."""
+        state = self.live.get(request.request_id)
+        if state is None or state.ticket is None or state.ticket.op not in (tickets.INJECT, tickets.CAPTURE):
+            return 0
+        state.local = local
+        return sum(part.n_tokens for part in self._match(state, local))
+
+    def _match(self, state: RequestState, local: int) -> list[StoredPart]:
+        """The parts that cover local, local + 1, ... without a gap, up to the last token but one (a capture: up to its span)."""
+        found = state.ticket
+        assert found is not None
+        limit = min(found.n_prompt - 1, found.capture_from) if found.op == tickets.CAPTURE else found.n_prompt - 1
+        out: list[StoredPart] = []
+        at = local
+        state.reason, state.why = "", ""
+        if self._outdated(found):
+            state.reason, state.why = "epoch", "this memory has been changed since"
+            return out
+        for part in found.parts:
+            if part.end <= at:
+                continue
+            if at >= limit:
+                break
+            if part.pos > at:
+                state.reason, state.why = "gap", f"tokens {at} to {part.pos} before the next stored part are not in the cache"
+                break
+            state.reason, state.why = self._check(state, part)
+            if state.reason:
+                break
+            end = min(part.end, limit)
+            out.append(StoredPart(part.name, part.where, part.begin + at - part.pos, end - at, at))
+            at = end
+        return out
+
+    def _check(self, state: RequestState, part: StoredPart) -> tuple[str, str]:
+        """Is the part usable? ("", "") or (reason, sentence); asked of the file once a request."""
+        known = state.checked.get((part.name, part.pos))
+        if known is not None:
+            return known
+        assert self.model is not None
+        result = ("", "")
+        bad = self.failed.get(part.name)
+        if bad is not None and bad[0] == identity_of(part.path(self.settings.home)):
+            result = bad[1], bad[2]
+        else:
+            if state.prompt is None:
+                state.prompt = ids_array(state.request.prompt_token_ids)
+            try:
+                self.model.check(part, state.prompt)
+                if self.config.scheduler_config.async_scheduling:
+                    # The next step is scheduled before this one's failure is known: payloads are verified before, not while loading
+                    with self.model.load([part], (0, len(self.model.plane_list)), self._all_heads()):
+                        pass
+            except LibraryError as e:
+                result = REASONS.get(e.status, "failed"), str(e)
+                self._remember(part.name, identity_of(part.path(self.settings.home)), *result)
+        if result[0]:
+            self.stats.failed(result[0])
+        state.checked[(part.name, part.pos)] = result
+        return result
+
+    def _all_heads(self) -> tuple[int, int]:
+        assert self.shape is not None
+        return 0, max(layer.total_heads for layer in self.shape.layers)
+
+    def _remember(self, name: bytes, identity: Identity, reason: str, why: str) -> None:
+        self.failed[name] = (identity, reason, why)
+        while len(self.failed) > RECENT:
+            self.failed.popitem(last=False)
+
+    def allocated(self, request: Request, block_ids: list[int], n_external: int) -> None:
+        """Blocks are there: the load is ordered for this step. A preempted request comes here again when it resumes."""
+        state = self.live.get(request.request_id)
+        if state is None or state.ticket is None:
+            return
+        state.injected = n_external
+        if n_external > 0:
+            parts = self._match(state, state.local)
+            self.loads[request.request_id] = LoadOrder(
+                request.request_id, parts, state.local, n_external, list(block_ids), self.block_size
+            )
+
+    # ---- a step ----------------------------------------------------------------------------------------------------------
+
+    def orders(self, output: SchedulerOutput, block_ids_of: Any) -> StepOrders:
+        step = StepOrders(over=self.over)
+        self.over = []
+        if self.loads:
+            step.loads = [order for rid, order in self.loads.items() if rid in output.num_scheduled_tokens]
+            self.loads = {}
+        captures = [
+            rid for rid in output.num_scheduled_tokens
+            if (state := self.live.get(rid)) is not None and state.ticket is not None and state.ticket.op == tickets.CAPTURE
+        ]
+        if captures:
+            starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+            cached = output.scheduled_cached_reqs
+            starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+            for rid in captures:
+                order = self._capture(rid, starts[rid], output.num_scheduled_tokens[rid], block_ids_of)
+                if order is not None:
+                    step.captures.append(order)
+        if step.loads or step.captures:
+            step.model = self.shape
+        return step
+
+    def _capture(self, rid: str, start: int, n: int, block_ids_of: Any) -> CaptureOrder | None:
+        state = self.live[rid]
+        found = state.ticket
+        assert found is not None
+        last = found.capture_from + found.capture_n
+        begin, end = max(start, found.capture_from), min(start + n, last)
+        if begin >= end:
+            return None
+        tokens = list(state.request.prompt_token_ids[found.capture_from : last])
+        return CaptureOrder(
+            rid, found.id.hex(), tokens, found.capture_from, found.capture_from, begin, end, list(block_ids_of(rid)[0]),
+            self.block_size,
+        )
+
+    def step_done(self, output: KVConnectorOutput) -> None:
+        """What the workers said: failures are remembered by name and file, so that nothing is tried for ever."""
+        result = output.kv_connector_worker_meta
+        if not isinstance(result, StepResult):
+            return
+        for failure in result.failures:
+            if failure.name:
+                self._remember(failure.name, failure.identity, failure.reason, failure.why)
+            state = self.live.get(failure.request_id)
+            if state is not None:
+                state.reason, state.why = failure.reason, failure.why
+                state.injected = 0 if not failure.capture else state.injected
+                state.checked.clear()
+            logger.warning("InferScale: %s; computed exactly instead", failure.why)
+
+    # ---- a request ends --------------------------------------------------------------------------------------------------
+
+    def finished(self, request: Request) -> dict[str, Any] | None:
+        state = self.live.pop(request.request_id, None)
+        self.loads.pop(request.request_id, None)
+        if state is None:
+            return None
+        found = state.ticket
+        if found is None:
+            return {"inferscale": {"ok": False, **state.result()}}
+        if found.op in (tickets.INJECT, tickets.CAPTURE):
+            self.over.append(request.request_id)
+            self.book.note(found.tag, found.epoch, request.block_hashes)
+        answer = self._answer(found, state)
+        state.forget_request()
+        return {"inferscale": answer}
+
+    def _answer(self, found: Ticket, state: RequestState) -> dict[str, Any]:
+        if found.op == tickets.DESCRIBE:
+            return self.describer.answer(can_evict=self._can_evict(), can_abort=self.book.can_abort())
+        if found.op == tickets.STATUS:
+            asked = self.recent.get(found.id)
+            if asked is None:
+                return {"ok": False, "reason": "missing", "why": "no request with this id is remembered"}
+            return {"ok": True, **asked.result()}
+        if found.op == tickets.CAPTURE:
+            return self._captured(found, state)
+        if found.op == tickets.REVOKE:
+            done = self._can_evict()
+            return {"ok": done, "evicted": state.injected, "reason": "" if done else "failed", "why": self.book.why_not}
+        return {"ok": True, **state.result()}
+
+    def _captured(self, found: Ticket, state: RequestState) -> dict[str, Any]:
+        """True only if every worker's file is there."""
+        assert self.shape is not None
+        spool = self.settings.home / "vllm" / "spool"
+        missing = [f"{found.id.hex()}.{p}.{h}" for p, h in self.shape.writers if not (spool / f"{found.id.hex()}.{p}.{h}").exists()]
+        if missing:
+            return {"ok": False, **state.result(), "reason": state.reason or "failed",
+                    "why": state.why or f"{missing[0]} was not written; the worker's log says why"}
+        return {"ok": True, **state.result()}
+
+    def take_stats(self) -> InferScaleStats | None:
+        if self.stats.is_empty():
+            return None
+        stats, self.stats = self.stats, InferScaleStats()
+        return stats
+
+    # ---- forgetting ------------------------------------------------------------------------------------------------------
+
+    def _can_evict(self) -> bool:
+        return self.book.can_evict()
+
+    def _revoke(self, found: Ticket, revoke: RequestState) -> None:
+        """From now on tickets of this memory with a lower epoch are refused; what runs with one ends; its blocks leave the cache."""
+        self.min_epoch[found.tag] = max(found.epoch, self.min_epoch.get(found.tag, 0))
+        stale = [
+            (rid, state) for rid, state in self.live.items()
+            if state.ticket is not None and state.ticket.op in (tickets.INJECT, tickets.CAPTURE)
+            and state.ticket.tag == found.tag and state.ticket.epoch < found.epoch
+        ]
+        for rid, state in stale:
+            assert state.ticket is not None
+            self.book.note(found.tag, state.ticket.epoch, state.request.block_hashes)
+            self.loads.pop(rid, None)
+        self.book.abort([rid for rid, _ in stale])
+        evicted = self.book.evict(found.tag, found.epoch)
+        revoke.injected = evicted
+        self.stats.evicted(evicted)
+        logger.info("InferScale: memory revoked: %d requests ended, %d blocks evicted", len(stale), evicted)
+
+
+def identity_of(path: Path) -> Identity:
+    try:
+        st = os.stat(path)
+    except OSError:
+        return None
+    return st.st_ino, st.st_size, st.st_mtime_ns
+
+
+def _salt(request: Request, salt: str) -> None:
+    """Gives a request a cache salt and computes its block hashes anew: they were made when it was created, with the client's."""
+    request.cache_salt = salt
+    request.block_hashes.clear()
+    request.update_block_hashes()
