@@ -793,7 +793,8 @@ typedef struct inferscale_kv_freqs {
 } inferscale_kv_freqs;
 
 /* How an engine computes y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin. One of these, plus INFERSCALE_ROT_CUT if 16 bits are cut out of the
- * F32 result instead of rounded, plus INFERSCALE_ROT_BLOCK(n) if only whole blocks of n pairs are done so and the rest in plain F32. */
+ * F32 result instead of rounded, plus INFERSCALE_ROT_BLOCK(n, rest) if only whole blocks of n pairs of a head are done so and the pairs that
+ * are left by the arithmetic `rest` (one of the first four). */
 enum {
     INFERSCALE_ROT_F32 = 0,       /* in F32, each operation rounded; the result rounded once to the cache's type */
     INFERSCALE_ROT_PRODUCTS = 1,  /* each product and the result rounded to the cache's type (torch's own operators) */
@@ -801,7 +802,7 @@ enum {
     INFERSCALE_ROT_FUSED_COS = 3, /* in F32; the product with the cosine does */
     INFERSCALE_ROT_CUT = 16
 };
-#define INFERSCALE_ROT_BLOCK(n) ((n) << 8)
+#define INFERSCALE_ROT_BLOCK(n, rest) ((n) << 8 | (rest) << 16)
 
 /* A live model's cache: all layers and all KV heads of the model, whatever part of them this worker holds. All is copied. */
 typedef struct inferscale_kv_desc {

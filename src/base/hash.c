@@ -103,3 +103,8 @@ void is_random(void *p, size_t n)
     ready();
     randombytes_buf(p, n);
 }
+
+bool is_same_secret(const void *a, const void *b, size_t n)
+{
+    return sodium_memcmp(a, b, n) == 0;
+}

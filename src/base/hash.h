@@ -3,6 +3,7 @@
 #ifndef IS_BASE_HASH_H
 #define IS_BASE_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,5 +24,6 @@ void is_hash_once(const uint8_t key[IS_KEY_BYTES], const void *p, size_t n, uint
 void is_hex(const uint8_t *p, size_t n, char *out /* 2n+1 bytes */);
 uint64_t is_checksum(const void *p, size_t n);   /* XXH3-64, seed 0 */
 void is_random(void *p, size_t n);               /* cryptographic */
+bool is_same_secret(const void *a, const void *b, size_t n); /* in a time that does not depend on the bytes */
 
 #endif

@@ -185,9 +185,10 @@ static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_
             .rot_begin = j->p->rot_begin,
             .rot_dim = j->p->rot_dim,
             .pairing = j->p->pairing,
+            .how = j->set->how,
         };
 
-        j->k->rotate(&r);
+        is_kernels_rotate(j->k, &r);
     } else if (j->from == j->to) {
         j->k->copy(&rows, j->src_row);
     } else {

@@ -1,6 +1,7 @@
 /* kernels.c - the scalar kernels (oracles, and what runs on CPUs without SIMD of ours), and the choice of the level. */
 #include "kv/kernels.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -70,6 +71,90 @@ static void rotate_scalar(const is_rotate *r)
                        r->sin + t * r->table_step);
 }
 
+/* ---- As another engine rotates ------------------------------------------------------------------------------------------- */
+
+static float round_to(is_codec c, float x)
+{
+    uint8_t bytes[4];
+
+    store_one(c, bytes, 0, x);
+    return load_one(c, bytes, 0);
+}
+
+static void cut_one(is_codec c, void *p, size_t i, float x)
+{
+    uint32_t u;
+
+    if (c == IS_CODEC_BF16) {
+        memcpy(&u, &x, sizeof u);
+        u &= 0xffff0000u;
+        memcpy(&x, &u, sizeof x);
+    }
+    store_one(c, p, i, x);
+}
+
+static void pair_as(uint32_t arithmetic, is_codec to, float x0, float x1, float c, float s, float *y0, float *y1)
+{
+    switch (arithmetic) {
+    case IS_ROTATE_PRODUCTS:
+        *y0 = round_to(to, x0 * c) - round_to(to, x1 * s);
+        *y1 = round_to(to, x0 * s) + round_to(to, x1 * c);
+        return;
+    case IS_ROTATE_FUSED_SIN:
+        *y0 = fmaf(-x1, s, x0 * c);
+        *y1 = fmaf(x0, s, x1 * c);
+        return;
+    case IS_ROTATE_FUSED_COS:
+        *y0 = fmaf(x0, c, -(x1 * s));
+        *y1 = fmaf(x1, c, x0 * s);
+        return;
+    default:
+        *y0 = x0 * c - x1 * s;
+        *y1 = x0 * s + x1 * c;
+    }
+}
+
+static void rotate_row_as(const is_rotate *r, const uint8_t *src, uint8_t *dst, const float *cos, const float *sin)
+{
+    size_t half = r->rot_dim / 2, block = is_rotate_block(r->how), whole = block ? half - half % block : half;
+    bool halves = r->pairing == IS_PAIR_HALVES;
+
+    convert_range(r->from, src, r->to, dst, 0, r->rot_begin);
+    for (size_t i = 0; i < half; i++) {
+        size_t i0 = r->rot_begin + (halves ? i : 2 * i), i1 = halves ? i0 + half : i0 + 1;
+        float x0 = load_one(r->from, src, i0), x1 = load_one(r->from, src, i1), y0, y1;
+        void (*store)(is_codec, void *, size_t, float) = i < whole && r->how & IS_ROTATE_CUT ? cut_one : store_one;
+
+        pair_as(i < whole ? r->how & 3 : is_rotate_rest(r->how), r->to, x0, x1, cos[i], sin[i], &y0, &y1);
+        store(r->to, dst, i0, y0);
+        store(r->to, dst, i1, y1);
+    }
+    convert_range(r->from, src, r->to, dst, r->rot_begin + r->rot_dim, r->head_dim);
+}
+
+static void rotate_as_scalar(const is_rotate *r)
+{
+    for (size_t h = 0; h < r->rows.n_heads; h++)
+        for (size_t t = 0; t < r->rows.n_rows; t++)
+            rotate_row_as(r, (const uint8_t *)r->rows.src + h * r->rows.src_head + t * r->rows.src_step,
+                          (uint8_t *)r->rows.dst + h * r->rows.dst_head + t * r->rows.dst_step, r->cos + t * r->table_step,
+                          r->sin + t * r->table_step);
+}
+
+bool is_rotate_known(uint32_t how)
+{
+    bool block = is_rotate_block(how) > 0;
+
+    return (how & ~(UINT32_C(3) | IS_ROTATE_CUT | 0xff00 | 3u << 16)) == 0 && (block || !is_rotate_rest(how));
+}
+
+void is_kernels_rotate(const is_kernels *k, const is_rotate *r)
+{
+    if (r->how == IS_ROTATE_F32) k->rotate(r);
+    else if (r->from == r->to) k->rotate_as(r);
+    else rotate_as_scalar(r);
+}
+
 static void copy_scalar(const is_rows *r, size_t row_bytes)
 {
     for (size_t h = 0; h < r->n_heads; h++)
@@ -124,7 +209,7 @@ static void fence_scalar(void)
 }
 
 const is_kernels is_kernels_scalar = {
-    "scalar", convert_scalar, rotate_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
+    "scalar", convert_scalar, rotate_scalar, rotate_as_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
     gather16_scalar, stream_scalar, drain_scalar, fence_scalar,
 };
 

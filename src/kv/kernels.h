@@ -7,7 +7,8 @@
  *
  * in F32 with separate multiplications and additions, never fused (a fused one rounds once less, so its bits depend on the
  * machine; it would not be faster here: the loops wait for conversions and memory). The result is rounded once, to nearest
- * even, to the destination's type. Only the sign and payload of NaNs that arithmetic makes are not promised. */
+ * even, to the destination's type. Only the sign and payload of NaNs that arithmetic makes are not promised. rotate_as computes as
+ * another engine does (fused, each product rounded, cut instead of rounded), again with the same bits at all levels. */
 #ifndef IS_KV_KERNELS_H
 #define IS_KV_KERNELS_H
 
@@ -24,6 +25,18 @@ typedef struct is_rows {
     size_t n_rows, n_heads;
 } is_rows;
 
+/* How a rotation is computed where an engine's own bits are wanted (the values of INFERSCALE_ROT_*, which say what they mean). */
+enum {
+    IS_ROTATE_F32 = INFERSCALE_ROT_F32,
+    IS_ROTATE_PRODUCTS = INFERSCALE_ROT_PRODUCTS,
+    IS_ROTATE_FUSED_SIN = INFERSCALE_ROT_FUSED_SIN,
+    IS_ROTATE_FUSED_COS = INFERSCALE_ROT_FUSED_COS,
+    IS_ROTATE_CUT = INFERSCALE_ROT_CUT,
+};
+static inline uint32_t is_rotate_block(uint32_t how) { return how >> 8 & 0xff; }
+static inline uint32_t is_rotate_rest(uint32_t how) { return how >> 16 & 3; }
+bool is_rotate_known(uint32_t how); /* made of those, without bits that mean nothing */
+
 /* Rotate rows. Row r of every head uses cos[r * table_step ...], sin likewise (floats, readable up to a multiple of 16 pairs).
  * src may equal dst if types and steps are the same. */
 typedef struct is_rotate {
@@ -33,6 +46,7 @@ typedef struct is_rotate {
     is_codec from, to;
     uint32_t head_dim, rot_begin, rot_dim; /* rot_dim >= 2, even; dims outside the range are only converted */
     uint8_t pairing;                       /* IS_PAIR_ADJACENT or IS_PAIR_HALVES */
+    uint32_t how;                          /* IS_ROTATE_*; `rotate` takes F32 only, `rotate_as` all */
 } is_rotate;
 
 enum { IS_GATHER = 32 }; /* rows that gather16 takes at a time */
@@ -41,6 +55,7 @@ typedef struct is_kernels {
     const char *name;
     void (*convert)(is_codec from, const void *src, is_codec to, void *dst, size_t n);
     void (*rotate)(const is_rotate *r);
+    void (*rotate_as)(const is_rotate *r); /* from and to may differ only in the scalar table's */
     void (*copy)(const is_rows *r, size_t row_bytes);
     /* dst[c][r] = src[r][c] for 16-bit and 32-bit elements; steps in bytes, of a row of src and of a row of dst. */
     void (*transpose16)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
@@ -60,6 +75,9 @@ typedef struct is_kernels {
 
 const is_kernels *is_kernels_best(void);         /* what is_cpu_simd() allows */
 const is_kernels *is_kernels_at(is_simd level);  /* that level, or the best one below it that this CPU and build have */
+
+/* By the arithmetic that r asks for. */
+void is_kernels_rotate(const is_kernels *k, const is_rotate *r);
 
 extern const is_kernels is_kernels_scalar;
 #if defined(__x86_64__)

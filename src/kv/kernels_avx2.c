@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define IS_TARGET __attribute__((target("avx2,f16c")))
+#define IS_TARGET __attribute__((target("avx2,f16c,fma")))
 #define IS_INLINE static inline IS_TARGET __attribute__((always_inline))
 #define IS_W 8
 #define IS_LANES 2
@@ -15,6 +15,10 @@ typedef __m256i vi;
 IS_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 IS_INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 IS_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+
+IS_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+IS_INLINE vf v_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }
+IS_INLINE vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
 
 IS_INLINE __m128i bf16_of(vf v)
 {
@@ -34,6 +38,14 @@ IS_INLINE vf ld_bf16(const void *p) { return of_bf16(_mm_loadu_si128(p)); }
 IS_INLINE void st_f32(void *p, vf v) { _mm256_storeu_ps(p, v); }
 IS_INLINE void st_f16(void *p, vf v) { _mm_storeu_si128(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
 IS_INLINE void st_bf16(void *p, vf v) { _mm_storeu_si128(p, bf16_of(v)); }
+IS_INLINE vf round_f16(vf v) { return _mm256_cvtph_ps(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
+IS_INLINE vf round_bf16(vf v) { return of_bf16(bf16_of(v)); }
+IS_INLINE void st_cut(void *p, vf v)
+{
+    __m256i h = _mm256_srli_epi32(_mm256_castps_si256(v), 16);
+
+    _mm_storeu_si128(p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(h, h), 0x08)));
+}
 
 /* Ends of rows go through a small buffer: AVX2 has no masks for 16-bit elements. */
 #define IS_ENDS(T, SIZE)                                                                                                       \
@@ -51,9 +63,11 @@ IS_INLINE void st_bf16(void *p, vf v) { _mm_storeu_si128(p, bf16_of(v)); }
         st_##T(end, v);                                                                                                        \
         if (n > 0) memcpy(p, end, (size_t)n * (SIZE));                                                                         \
     }
+#define ld_cut ld_bf16
 IS_ENDS(f32, 4)
 IS_ENDS(f16, 2)
 IS_ENDS(bf16, 2)
+IS_ENDS(cut, 2)
 
 /* In-lane shuffles: lane k of even/odd holds pairs 2k, 2k+1 of the first vector, then of the second. */
 IS_INLINE vf v_even(vf p, vf q) { return _mm256_shuffle_ps(p, q, 0x88); }
@@ -108,6 +122,6 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
 
 #include "kv/kernels_body.h"
 
-const is_kernels is_kernels_avx2 = { "avx2", convert, rotate, copy, transpose16, transpose32,
+const is_kernels is_kernels_avx2 = { "avx2", convert, rotate, rotate_as, copy, transpose16, transpose32,
                                      gather16, stream, drain, fence };
 #endif

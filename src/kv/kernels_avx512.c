@@ -4,7 +4,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define IS_TARGET __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq")))
+#define IS_TARGET __attribute__((target("avx2,f16c,fma,avx512f,avx512bw,avx512vl,avx512dq")))
 #define IS_INLINE static inline IS_TARGET __attribute__((always_inline))
 #define IS_W 16
 #define IS_LANES 4
@@ -14,6 +14,10 @@ typedef __m512i vi;
 IS_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 IS_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 IS_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+
+IS_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+IS_INLINE vf v_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }
+IS_INLINE vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 
 IS_INLINE __m256i bf16_of(vf v)
 {
@@ -41,6 +45,11 @@ IS_INLINE vf ldn_bf16(const void *p, long n) { return of_bf16(_mm256_maskz_loadu
 IS_INLINE void stn_f32(void *p, vf v, long n) { _mm512_mask_storeu_ps(p, first(n), v); }
 IS_INLINE void stn_f16(void *p, vf v, long n) { _mm256_mask_storeu_epi16(p, first(n), f16_of(v)); }
 IS_INLINE void stn_bf16(void *p, vf v, long n) { _mm256_mask_storeu_epi16(p, first(n), bf16_of(v)); }
+IS_INLINE vf round_f16(vf v) { return _mm512_cvtph_ps(f16_of(v)); }
+IS_INLINE vf round_bf16(vf v) { return of_bf16(bf16_of(v)); }
+IS_INLINE __m256i cut_of(vf v) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)); }
+IS_INLINE void st_cut(void *p, vf v) { _mm256_storeu_si256(p, cut_of(v)); }
+IS_INLINE void stn_cut(void *p, vf v, long n) { _mm256_mask_storeu_epi16(p, first(n), cut_of(v)); }
 
 /* In-lane shuffles: lane k of even/odd holds pairs 2k, 2k+1 of the first vector, then of the second. */
 IS_INLINE vf v_even(vf p, vf q) { return _mm512_shuffle_ps(p, q, 0x88); }
@@ -84,6 +93,6 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
 
 #include "kv/kernels_body.h"
 
-const is_kernels is_kernels_avx512 = { "avx512", convert, rotate, copy, transpose16, transpose32,
+const is_kernels is_kernels_avx512 = { "avx512", convert, rotate, rotate_as, copy, transpose16, transpose32,
                                        gather16, stream, drain, fence };
 #endif

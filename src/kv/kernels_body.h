@@ -4,7 +4,9 @@
  *   vf, vi                    float and integer vectors; IS_LANES 128-bit lanes each
  *   ld_T, st_T                whole vectors of type T = f32, f16, bf16 to and from vf
  *   ldn_T, stn_T              the same for the first n elements (n <= 0 reads or writes nothing; missing ones load as 0)
- *   v_mul, v_add, v_sub
+ *   v_mul, v_add, v_sub, v_fma (a * b + c), v_fms (a * b - c), v_fnma (c - a * b)
+ *   round_f16, round_bf16     a vf rounded to that type
+ *   st_cut, stn_cut           as st_bf16, stn_bf16, but the low 16 bits are cut off
  *   v_even, v_odd             of 2 W interleaved floats (two vectors): even and odd ones, in an order of the ISA's choice
  *   v_order                   W floats put into that order
  *   v_low, v_high             inverse of v_even, v_odd: the two interleaved vectors
@@ -210,6 +212,128 @@ static void rotate(const is_rotate *r)
     static void (*const table_adjacent[3][3])(const is_rotate *) = IS_TABLE(adjacent);
 
     (r->pairing == IS_PAIR_HALVES ? table_halves : table_adjacent)[r->from][r->to](r);
+}
+
+/* ---- As another engine rotates ------------------------------------------------------------------------------------------- */
+
+/* y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin: a, b = x0, x1; c, z = cos, sin. R: rounds to the type. */
+#define IS_Y0_plain(R) v_sub(v_mul(a, c), v_mul(b, z))
+#define IS_Y1_plain(R) v_add(v_mul(a, z), v_mul(b, c))
+#define IS_Y0_products(R) v_sub(R(v_mul(a, c)), R(v_mul(b, z)))
+#define IS_Y1_products(R) v_add(R(v_mul(a, z)), R(v_mul(b, c)))
+#define IS_Y0_fused_sin(R) v_fnma(b, z, v_mul(a, c))
+#define IS_Y1_fused_sin(R) v_fma(a, z, v_mul(b, c))
+#define IS_Y0_fused_cos(R) v_fms(a, c, v_mul(b, z))
+#define IS_Y1_fused_cos(R) v_fma(b, c, v_mul(a, z))
+
+IS_INLINE vf v_same(vf v) { return v; }
+
+/* n pairs of one row by one arithmetic: x0 at s0, x1 at s1. T: the type; ST: how it is stored (the type, or cut). */
+#define IS_PAIRS(HOW, T, R, ST)                                                                                                \
+    static IS_TARGET void halves_##HOW##_##ST(const uint8_t *s0, const uint8_t *s1, uint8_t *d0, uint8_t *d1,                  \
+                                              const float *cos, const float *sin, size_t n)                                    \
+    {                                                                                                                          \
+        for (size_t i = 0; i < n; i += IS_W) {                                                                                 \
+            long k = n - i < IS_W ? (long)(n - i) : IS_W;                                                                      \
+            vf a = k == IS_W ? ld_##T(s0 + i * IS_SIZE_##T) : ldn_##T(s0 + i * IS_SIZE_##T, k);                                \
+            vf b = k == IS_W ? ld_##T(s1 + i * IS_SIZE_##T) : ldn_##T(s1 + i * IS_SIZE_##T, k);                                \
+            vf c = k == IS_W ? ld_f32(cos + i) : ldn_f32(cos + i, k);                                                          \
+            vf z = k == IS_W ? ld_f32(sin + i) : ldn_f32(sin + i, k);                                                          \
+            vf y0 = IS_Y0_##HOW(R), y1 = IS_Y1_##HOW(R);                                                                       \
+                                                                                                                               \
+            if (k == IS_W) {                                                                                                   \
+                st_##ST(d0 + i * IS_SIZE_##T, y0);                                                                             \
+                st_##ST(d1 + i * IS_SIZE_##T, y1);                                                                             \
+            } else {                                                                                                           \
+                stn_##ST(d0 + i * IS_SIZE_##T, y0, k);                                                                         \
+                stn_##ST(d1 + i * IS_SIZE_##T, y1, k);                                                                         \
+            }                                                                                                                  \
+        }                                                                                                                      \
+    }                                                                                                                          \
+                                                                                                                               \
+    static IS_TARGET void adjacent_##HOW##_##ST(const uint8_t *s, const uint8_t *s1, uint8_t *d, uint8_t *d1,                  \
+                                                const float *cos, const float *sin, size_t n)                                  \
+    {                                                                                                                          \
+        (void)s1, (void)d1;                                                                                                    \
+        for (size_t i = 0; i < n; i += IS_W) {                                                                                 \
+            long k = n - i < IS_W ? 2 * (long)(n - i) : 2 * IS_W, k0 = k < IS_W ? k : IS_W, k1 = k - k0;                       \
+            vf p = ldn_##T(s + 2 * i * IS_SIZE_##T, k0), q = ldn_##T(s + (2 * i + IS_W) * IS_SIZE_##T, k1);                    \
+            vf a = v_even(p, q), b = v_odd(p, q);                                                                              \
+            vf c = v_order(ldn_f32(cos + i, k / 2)), z = v_order(ldn_f32(sin + i, k / 2));                                     \
+            vf y0 = IS_Y0_##HOW(R), y1 = IS_Y1_##HOW(R);                                                                       \
+                                                                                                                               \
+            stn_##ST(d + 2 * i * IS_SIZE_##T, v_low(y0, y1), k0);                                                              \
+            stn_##ST(d + (2 * i + IS_W) * IS_SIZE_##T, v_high(y0, y1), k1);                                                    \
+        }                                                                                                                      \
+    }
+
+/* Of F32 a product is rounded anyway, and only bf16 is cut: cutting is a matter of bytes there. */
+#define IS_SIZE_cut 2
+IS_PAIRS(plain, f32, v_same, f32)
+IS_PAIRS(plain, f16, v_same, f16)
+IS_PAIRS(plain, bf16, v_same, bf16)
+IS_PAIRS(plain, bf16, v_same, cut)
+IS_PAIRS(products, f16, round_f16, f16)
+IS_PAIRS(products, bf16, round_bf16, bf16)
+IS_PAIRS(products, bf16, round_bf16, cut)
+IS_PAIRS(fused_sin, f32, v_same, f32)
+IS_PAIRS(fused_sin, f16, v_same, f16)
+IS_PAIRS(fused_sin, bf16, v_same, bf16)
+IS_PAIRS(fused_sin, bf16, v_same, cut)
+IS_PAIRS(fused_cos, f32, v_same, f32)
+IS_PAIRS(fused_cos, f16, v_same, f16)
+IS_PAIRS(fused_cos, bf16, v_same, bf16)
+IS_PAIRS(fused_cos, bf16, v_same, cut)
+
+typedef void (*pairs_fn)(const uint8_t *s0, const uint8_t *s1, uint8_t *d0, uint8_t *d1, const float *cos, const float *sin, size_t n);
+
+/* [arithmetic][codec], codec 3 = bf16, cut. */
+#define IS_PAIRS_TABLE(P)                                                                                                      \
+    {                                                                                                                          \
+        { P##_plain_f32, P##_plain_f16, P##_plain_bf16, P##_plain_cut },                                                       \
+        { P##_plain_f32, P##_products_f16, P##_products_bf16, P##_products_cut },                                              \
+        { P##_fused_sin_f32, P##_fused_sin_f16, P##_fused_sin_bf16, P##_fused_sin_cut },                                       \
+        { P##_fused_cos_f32, P##_fused_cos_f16, P##_fused_cos_bf16, P##_fused_cos_cut },                                       \
+    }
+
+static pairs_fn pairs_for(const is_rotate *r, uint32_t arithmetic, bool is_cut)
+{
+    static const pairs_fn halves[4][4] = IS_PAIRS_TABLE(halves), adjacent[4][4] = IS_PAIRS_TABLE(adjacent);
+    int codec = is_cut && r->to == IS_CODEC_BF16 ? 3 : (int)r->to;
+
+    return (r->pairing == IS_PAIR_HALVES ? halves : adjacent)[arithmetic][codec];
+}
+
+/* Whole blocks by one arithmetic, what is left of a head by another. from and to are the same. */
+static IS_TARGET void rotate_as(const is_rotate *r)
+{
+    const size_t size = is_codec_bytes(r->to), half = r->rot_dim / 2, block = is_rotate_block(r->how);
+    const size_t whole = block ? half - half % block : half, before = r->rot_begin * size;
+    const size_t after = before + r->rot_dim * size, row = r->head_dim * size;
+    const size_t second = r->pairing == IS_PAIR_HALVES ? half * size : size; /* where x1 is from x0 */
+    const size_t rest = r->pairing == IS_PAIR_HALVES ? whole * size : 2 * whole * size;
+    const pairs_fn first_pairs = pairs_for(r, r->how & 3, r->how & IS_ROTATE_CUT);
+    const pairs_fn last_pairs = pairs_for(r, is_rotate_rest(r->how), false);
+
+    for (size_t h = 0; h < r->rows.n_heads; h++) {
+        const uint8_t *s = (const uint8_t *)r->rows.src + h * r->rows.src_head;
+        uint8_t *d = (uint8_t *)r->rows.dst + h * r->rows.dst_head;
+        const uint8_t *ahead = r->rows.ahead ? (const uint8_t *)r->rows.ahead + h * r->rows.ahead_head : s;
+        const float *cos = r->cos, *sin = r->sin;
+
+        for (size_t t = r->rows.n_rows; t--; s += r->rows.src_step, d += r->rows.dst_step, ahead += r->rows.src_step) {
+            const uint8_t *s0 = s + before;
+            uint8_t *d0 = d + before;
+
+            fetch(ahead, row);
+            if (before && s != d) memcpy(d, s, before);
+            first_pairs(s0, s0 + second, d0, d0 + second, cos, sin, whole);
+            if (whole < half) last_pairs(s0 + rest, s0 + rest + second, d0 + rest, d0 + rest + second, cos + whole, sin + whole, half - whole);
+            if (after < row && s != d) memcpy(d + after, s + after, row - after);
+            cos += r->table_step;
+            sin += r->table_step;
+        }
+    }
 }
 
 /* ---- Copy ------------------------------------------------------------------------------------------------------------ */

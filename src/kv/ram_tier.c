@@ -9,6 +9,7 @@
 
 struct ram_entry {
     is_segment *segment;
+    uint8_t name[IS_HASH_BYTES];
     size_t bytes;
     ram_entry *chain;          /* next in the bucket */
     ram_entry *newer, *older;
@@ -18,7 +19,7 @@ enum { FIRST_BUCKETS = 64 };
 
 static const uint8_t *name_of(const ram_entry *e)
 {
-    return is_segment_info(e->segment)->name;
+    return e->name;
 }
 
 /* Where the entry of that name hangs, or where the chain ends. */
@@ -98,9 +99,8 @@ bool ram_has(const ram_tier *r, const uint8_t name[IS_HASH_BYTES])
     return r->n_buckets && *find(r, name);
 }
 
-void ram_put(ram_tier *r, is_segment *s)
+void ram_put(ram_tier *r, const uint8_t name[IS_HASH_BYTES], is_segment *s)
 {
-    const uint8_t *name = is_segment_info(s)->name;
     size_t bytes = is_segment_bytes(s);
     ram_entry *e, **at;
 
@@ -114,6 +114,7 @@ void ram_put(ram_tier *r, is_segment *s)
     if (!e) return;
     e->segment = is_segment_ref(s);
     e->bytes = bytes;
+    memcpy(e->name, name, IS_HASH_BYTES);
     at = find(r, name);
     e->chain = NULL;
     *at = e;

@@ -1,6 +1,6 @@
-/* ram_tier.h - segments kept in memory within a byte budget, least recently used out first (private to the kv room).
+/* ram_tier.h - segments kept in memory within a byte budget, least recently used out first (for the vault and the live KV of a connector).
  *
- * Not thread safe: the vault's lock covers it. An evicted segment that somebody still holds lives on until he lets go; it is
+ * Not thread safe: its owner's lock covers it. An evicted segment that somebody still holds lives on until he lets go; it is
  * simply no longer counted here. */
 #ifndef IS_KV_RAM_TIER_H
 #define IS_KV_RAM_TIER_H
@@ -20,8 +20,8 @@ void ram_clear(ram_tier *r);                                          /* empties
 is_segment *ram_get(ram_tier *r,
                     const uint8_t name[IS_HASH_BYTES]); /* a new reference, now the newest; NULL if it is not there */
 bool ram_has(const ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
-/* Keeps s (taking a reference) unless it is larger than the budget or memory is out: the tier is only a convenience. */
-void ram_put(ram_tier *r, is_segment *s);
+/* Keeps s under that name (taking a reference) unless it is larger than the budget or memory is out: the tier is only a convenience. */
+void ram_put(ram_tier *r, const uint8_t name[IS_HASH_BYTES], is_segment *s);
 void ram_drop(ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
 
 #endif

@@ -2,6 +2,7 @@
 #include "kv/rope.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "kv/kernels.h"
@@ -14,20 +15,32 @@ static is_status no_memory(void)
     return is_fail(INFERSCALE_E_NOMEM, "out of memory for rotation tables; use a shorter context or free memory");
 }
 
-/* Angles are reduced in double: at position 10^6 the error is about 10^-10 radians, far below the float that is kept. */
-static is_status fill_set(const is_freqs *f, uint32_t n_pos, is_rope_set *out)
+/* An empty table of n_pos rows, its padding zero. */
+static is_status begin_set(const is_freqs *f, uint32_t n_pos, is_rope_set *out)
 {
     uint32_t half = (f->n_pairs + 15) / 16 * 16;
     size_t n = (size_t)n_pos * 2 * half;
 
+    if (n_pos < 1 || n_pos > MAX_POSITIONS)
+        return is_fail(INFERSCALE_E_INVALID, "rotation tables for %u positions; the context must be 1 to %d tokens long", n_pos,
+                       MAX_POSITIONS);
     out->n_pairs = f->n_pairs;
     out->half = half;
+    out->n_pos = n_pos;
     out->mscale = f->mscale;
     if (n > SIZE_MAX / 8) return no_memory();
     out->rows = is_malloc_aligned(64, n * sizeof(float));
     if (!out->rows) return no_memory();
+    if (half != f->n_pairs) memset(out->rows, 0, n * sizeof(float));
+    return INFERSCALE_OK;
+}
+
+/* Angles are reduced in double: at position 10^6 the error is about 10^-10 radians, far below the float that is kept. */
+static is_status fill_set(const is_freqs *f, uint32_t n_pos, is_rope_set *out)
+{
+    IS_TRY(begin_set(f, n_pos, out));
     for (uint32_t p = 0; p < n_pos; p++) {
-        float *cosines = out->rows + (size_t)p * 2 * half, *sines = cosines + half;
+        float *cosines = out->rows + (size_t)p * 2 * out->half, *sines = cosines + out->half;
 
         for (uint32_t i = 0; i < f->n_pairs; i++) {
             double angle = (double)p * f->w[i];
@@ -35,38 +48,76 @@ static is_status fill_set(const is_freqs *f, uint32_t n_pos, is_rope_set *out)
             cosines[i] = (float)(cos(angle) * f->mscale);
             sines[i] = (float)(sin(angle) * f->mscale);
         }
-        for (uint32_t i = f->n_pairs; i < half; i++) cosines[i] = sines[i] = 0;
     }
     return INFERSCALE_OK;
 }
 
-is_status is_rope_new(const is_geometry *g, uint32_t n_pos, is_rope **out)
+static is_status copy_set(const is_freqs *f, const is_rope_own *own, is_rope_set *out)
+{
+    if (!own->rows) return fill_set(f, own->n_pos, out);
+    IS_TRY(begin_set(f, own->n_pos, out));
+    for (uint32_t p = 0; p < own->n_pos; p++) {
+        const float *from = own->rows + (size_t)p * 2 * f->n_pairs;
+        float *to = out->rows + (size_t)p * 2 * out->half;
+
+        memcpy(to, from, f->n_pairs * sizeof *to);
+        memcpy(to + out->half, from + f->n_pairs, f->n_pairs * sizeof *to);
+    }
+    return INFERSCALE_OK;
+}
+
+/* own: one a frequency set, or NULL: n_pos computed rows each. */
+static is_status make(const is_geometry *g, const is_rope_own *own, uint32_t n_pos, is_rope **out)
 {
     is_rope *r;
 
     *out = NULL;
     IS_TRY(is_geometry_check(g));
-    if (n_pos < 1 || n_pos > MAX_POSITIONS)
+    if (!own && (n_pos < 1 || n_pos > MAX_POSITIONS))
         return is_fail(INFERSCALE_E_INVALID, "rotation tables for %u positions; the context must be 1 to %d tokens long", n_pos,
                        MAX_POSITIONS);
     r = is_calloc(1, sizeof *r);
     if (!r) return no_memory();
-    r->n_pos = n_pos;
+    r->n_pos = own ? MAX_POSITIONS : n_pos;
     r->sets = is_calloc(g->n_freqs ? g->n_freqs : 1, sizeof *r->sets);
     if (!r->sets) {
         is_rope_free(r);
         return no_memory();
     }
     for (r->n_sets = 0; r->n_sets < g->n_freqs; r->n_sets++) {
-        is_status st = fill_set(&g->freqs[r->n_sets], n_pos, &r->sets[r->n_sets]);
+        is_rope_set *set = &r->sets[r->n_sets];
+        const is_rope_own *o = own ? &own[r->n_sets] : NULL;
+        is_status st = o ? copy_set(&g->freqs[r->n_sets], o, set) : fill_set(&g->freqs[r->n_sets], n_pos, set);
 
         if (st != INFERSCALE_OK) {
             is_rope_free(r);
             return st;
         }
+        if (o) set->how = o->how;
+        if (set->n_pos < r->n_pos) r->n_pos = set->n_pos;
     }
     *out = r;
     return INFERSCALE_OK;
+}
+
+is_status is_rope_new(const is_geometry *g, uint32_t n_pos, is_rope **out)
+{
+    return make(g, NULL, n_pos, out);
+}
+
+is_status is_rope_new_own(const is_geometry *g, const is_rope_own *own, is_rope **out)
+{
+    return make(g, own, 0, out);
+}
+
+void is_rope_set_how(is_rope *r, uint32_t freq, uint32_t how)
+{
+    r->sets[freq].how = how;
+}
+
+uint32_t is_rope_how(const is_rope *r, uint32_t freq)
+{
+    return r->sets[freq].how;
 }
 
 void is_rope_free(is_rope *r)
@@ -100,10 +151,10 @@ const is_rope_set *is_rope_set_for(const is_rope *r, const is_plane *plane, uint
                 plane->layer);
         return NULL;
     }
-    if (pos > r->n_pos || n > r->n_pos - pos) {
+    if (pos > r->sets[plane->freq].n_pos || n > r->sets[plane->freq].n_pos - pos) {
         is_fail(INFERSCALE_E_INVALID,
                 "position %llu is outside the rotation table of %u positions; use a longer context (--ctx)",
-                (unsigned long long)(pos + n - 1), r->n_pos);
+                (unsigned long long)(pos + n - 1), r->sets[plane->freq].n_pos);
         return NULL;
     }
     return &r->sets[plane->freq];

@@ -8,13 +8,14 @@
 #include "kv/rope.h"
 
 typedef struct is_rope_set {
-    uint32_t n_pairs, half;
+    uint32_t n_pairs, half, n_pos;
+    uint32_t how; /* IS_ROTATE_*: how rows are rotated by it (is_rope_rows, which is for capture, takes F32 always) */
     double mscale;
     float *rows; /* [n_pos][2 * half] */
 } is_rope_set;
 
 struct is_rope {
-    uint32_t n_sets, n_pos;
+    uint32_t n_sets, n_pos; /* n_pos: of the shortest set */
     is_rope_set *sets;
 };
 

@@ -13,17 +13,16 @@ static is_status no_memory(void)
     return is_fail(INFERSCALE_E_NOMEM, "out of memory for a KV segment; lower the RAM budget (--ram) or free memory");
 }
 
-/* Offsets of all planes; returns the payload's size. Cannot overflow: tokens, row size and planes are bounded (2^20 each of the
- * first two times 4 bytes, 2^12 planes). */
-static uint64_t lay_out(is_segment *s)
+/* Cannot overflow: tokens, row size and planes are bounded (2^20 each of the first two times 4 bytes, 2^12 planes). */
+uint64_t is_segment_lay_out(const is_segment_desc *desc, uint64_t *plane_at)
 {
     uint64_t at = 0;
 
-    for (uint32_t i = 0; i < s->geometry->n_planes; i++) {
-        const is_plane *p = &s->geometry->planes[i];
+    for (uint32_t i = 0; i < desc->geometry->n_planes; i++) {
+        const is_plane *p = &desc->geometry->planes[i];
 
-        s->plane_at[i] = at;
-        at += is_segment_head_bytes(s, p) * p->n_heads;
+        plane_at[i] = at;
+        at += is_segment_block_bytes(desc, p) * p->n_heads;
         at = (at + IS_SEGMENT_ALIGN - 1) / IS_SEGMENT_ALIGN * IS_SEGMENT_ALIGN;
     }
     return at;
@@ -50,7 +49,7 @@ static is_status fill(is_segment *s, const is_segment_desc *desc, uint64_t max_p
     memcpy(s->tokens, desc->tokens, token_bytes);
     s->desc.geometry = s->geometry;
     s->desc.tokens = s->tokens;
-    s->payload_bytes = lay_out(s);
+    s->payload_bytes = is_segment_lay_out(&s->desc, s->plane_at);
     if (s->payload_bytes > max_payload)
         return is_fail(INFERSCALE_E_CORRUPT,
                        "a KV segment is smaller than its header says; it is damaged, encode its facts again");
@@ -131,6 +130,46 @@ is_status is_segment_new(const is_segment_desc *desc, const float *const *rows, 
             return st;
         }
         encode_plane(s, i, rows[i]);
+    }
+    *out = s;
+    return INFERSCALE_OK;
+}
+
+/* Values of any codec, a few at a time as F32. */
+static is_status check_raw(const void *x, size_t n, is_codec codec, uint32_t plane)
+{
+    float some[256];
+
+    for (size_t i = 0, m; i < n; i += m) {
+        m = n - i < 256 ? n - i : 256;
+        is_codec_decode(codec, (const uint8_t *)x + i * is_codec_bytes(codec), some, m);
+        IS_TRY(check_values(some, m, IS_CODEC_F32, plane));
+    }
+    return INFERSCALE_OK;
+}
+
+is_status is_segment_new_raw(const is_segment_desc *desc, const void *const *rows, is_segment **out)
+{
+    is_segment *s;
+    is_status st = INFERSCALE_OK;
+
+    *out = NULL;
+    IS_TRY(is_segment_alloc(desc, UINT64_MAX, &s));
+    for (uint32_t i = 0; i < s->geometry->n_planes && st == INFERSCALE_OK; i++) {
+        const is_plane *p = &s->geometry->planes[i];
+        size_t row = (size_t)p->head_dim * is_codec_bytes(desc->codec);
+        uint8_t *dst = s->payload + s->plane_at[i];
+        uint64_t end = i + 1 < s->geometry->n_planes ? s->plane_at[i + 1] : s->payload_bytes;
+
+        st = check_raw(rows[i], (size_t)is_plane_width(p) * desc->n_tokens, desc->codec, i);
+        for (uint32_t h = 0; h < p->n_heads; h++)
+            for (uint32_t t = 0; t < desc->n_tokens; t++, dst += row)
+                memcpy(dst, (const uint8_t *)rows[i] + ((size_t)t * p->n_heads + h) * row, row);
+        memset(dst, 0, (size_t)(s->payload + end - dst));
+    }
+    if (st != INFERSCALE_OK) {
+        is_segment_unref(s);
+        return st;
     }
     *out = s;
     return INFERSCALE_OK;

@@ -172,48 +172,60 @@ static is_status check_prefix(const uint8_t *p, size_t n, uint64_t file_bytes, u
     return INFERSCALE_OK;
 }
 
-/* h is the whole header, its prefix checked: builds the segment with an unfilled payload. */
-static is_status parse_header(const uint8_t *h, uint32_t header_bytes, uint64_t file_bytes, is_segment **out)
+void is_segment_header_clear(is_segment_header *h)
 {
-    uint32_t n_tokens = is_get_u32(h + 28), n_planes = is_get_u32(h + 36), n_heads = is_get_u32(h + 40);
-    uint32_t geometry_bytes = is_get_u32(h + 44);
-    uint64_t payload_bytes = is_get_u64(h + 48);
-    header_layout l = lay_out(n_tokens, geometry_bytes, n_planes, n_heads);
-    is_segment_desc desc = { .codec = (is_codec)is_get_u32(h + 24), .n_tokens = n_tokens, .n_context = is_get_u32(h + 32) };
-    is_geometry *g = NULL;
-    int32_t *tokens = NULL;
+    is_free(h->tokens);
+    is_free(h->plane_at);
+    is_geometry_free(h->geometry);
+    memset(h, 0, sizeof *h);
+}
+
+/* Tokens, geometry and offsets of a header whose checksum and sizes are right. */
+static is_status parse_parts(const uint8_t *h, const header_layout *l, is_segment_header *out)
+{
+    uint32_t geometry_bytes = is_get_u32(h + 44), n_planes = is_get_u32(h + 36);
+    uint64_t n_heads = is_get_u32(h + 40), sums_end = l->sums_at + 8 * n_heads;
+
+    IS_TRY(is_geometry_read(h + l->geometry_at, geometry_bytes, &out->geometry));
+    if (out->geometry->n_planes != n_planes || count_heads(out->geometry) != n_heads) return corrupt("geometry of another size");
+    if (!all_zero(h + l->geometry_at + geometry_bytes, (size_t)(l->planes_at - l->geometry_at - geometry_bytes)) ||
+        !all_zero(h + sums_end, (size_t)(out->header_bytes - 8 - sums_end)))
+        return corrupt("padding in use");
+    out->tokens = is_malloc(out->desc.n_tokens * sizeof *out->tokens);
+    out->plane_at = is_malloc(n_planes * sizeof *out->plane_at);
+    if (!out->tokens || !out->plane_at) return no_memory();
+    for (uint32_t i = 0; i < out->desc.n_tokens; i++) out->tokens[i] = (int32_t)is_get_u32(h + FIXED_BYTES + 4 * (size_t)i);
+    out->desc.tokens = out->tokens;
+    out->desc.geometry = out->geometry;
+    if (is_segment_lay_out(&out->desc, out->plane_at) != out->payload_bytes) return corrupt("payload of another size");
+    for (uint32_t i = 0; i < n_planes; i++)
+        if (is_get_u64(h + l->planes_at + 8 * (size_t)i) != out->header_bytes + out->plane_at[i]) return corrupt("offset table");
+    out->sums = h + l->sums_at;
+    return INFERSCALE_OK;
+}
+
+/* h is the whole header, its prefix checked. */
+static is_status parse_header(const uint8_t *h, uint32_t header_bytes, uint64_t file_bytes, is_segment_header *out)
+{
+    uint32_t n_tokens = is_get_u32(h + 28);
+    header_layout l = lay_out(n_tokens, is_get_u32(h + 44), is_get_u32(h + 36), is_get_u32(h + 40));
     is_status st;
 
+    memset(out, 0, sizeof *out);
     if (is_checksum(h, header_bytes - 8) != is_get_u64(h + header_bytes - 8)) return corrupt("header checksum");
     if (n_tokens < 1 || n_tokens > IS_SEGMENT_MAX_TOKENS || is_get_u32(h + 24) > IS_CODEC_BF16 || is_get_u64(h + 56))
         return corrupt("a header field out of range");
-    if (l.header_bytes != header_bytes || payload_bytes != file_bytes - header_bytes)
+    out->header_bytes = header_bytes;
+    out->payload_bytes = is_get_u64(h + 48);
+    if (l.header_bytes != header_bytes || out->payload_bytes != file_bytes - header_bytes)
         return corrupt("sizes that contradict each other");
-    IS_TRY(is_geometry_read(h + l.geometry_at, geometry_bytes, &g));
-    st = g->n_planes == n_planes && count_heads(g) == n_heads ? INFERSCALE_OK : corrupt("geometry of another size");
-    if (st == INFERSCALE_OK &&
-        (!all_zero(h + l.geometry_at + geometry_bytes, (size_t)(l.planes_at - l.geometry_at - geometry_bytes)) ||
-         !all_zero(h + l.sums_at + 8 * (size_t)n_heads, (size_t)(header_bytes - 8 - l.sums_at - 8 * (uint64_t)n_heads))))
-        st = corrupt("padding in use");
-    if (st == INFERSCALE_OK && !(tokens = is_malloc(n_tokens * sizeof *tokens))) st = no_memory();
-    if (st == INFERSCALE_OK) {
-        for (uint32_t i = 0; i < n_tokens; i++) tokens[i] = (int32_t)is_get_u32(h + FIXED_BYTES + 4 * (size_t)i);
-        memcpy(desc.name, h + 64, IS_HASH_BYTES);
-        memcpy(desc.fingerprint, h + 96, IS_HASH_BYTES);
-        desc.tokens = tokens;
-        desc.geometry = g;
-        st = is_segment_alloc(&desc, payload_bytes, out);
-    }
-    is_free(tokens);
-    is_geometry_free(g);
-    if (st != INFERSCALE_OK) return st;
-    if ((*out)->payload_bytes != payload_bytes) st = corrupt("payload of another size");
-    for (uint32_t i = 0; i < n_planes && st == INFERSCALE_OK; i++)
-        if (is_get_u64(h + l.planes_at + 8 * (size_t)i) != header_bytes + (*out)->plane_at[i]) st = corrupt("offset table");
-    if (st != INFERSCALE_OK) {
-        is_segment_unref(*out);
-        *out = NULL;
-    }
+    out->desc.codec = (is_codec)is_get_u32(h + 24);
+    out->desc.n_tokens = n_tokens;
+    out->desc.n_context = is_get_u32(h + 32);
+    memcpy(out->desc.name, h + 64, IS_HASH_BYTES);
+    memcpy(out->desc.fingerprint, h + 96, IS_HASH_BYTES);
+    st = parse_parts(h, &l, out);
+    if (st != INFERSCALE_OK) is_segment_header_clear(out);
     return st;
 }
 
@@ -233,22 +245,22 @@ static is_status verify_payload(const is_segment *s, const uint8_t *sums)
     return INFERSCALE_OK;
 }
 
-static const uint8_t *sums_of(const is_segment *s, const uint8_t *header)
-{
-    return header + lay_out(s->desc.n_tokens, is_get_u32(header + 44), s->geometry->n_planes, 0).sums_at;
-}
-
 is_status is_segment_parse(const uint8_t *p, size_t n, is_segment **out)
 {
     uint32_t header_bytes;
-    is_segment *s;
+    is_segment_header h;
+    is_segment *s = NULL;
     is_status st;
 
     *out = NULL;
     IS_TRY(check_prefix(p, n, n, &header_bytes));
-    IS_TRY(parse_header(p, header_bytes, n, &s));
-    memcpy(s->payload, p + header_bytes, (size_t)s->payload_bytes);
-    st = verify_payload(s, sums_of(s, p));
+    IS_TRY(parse_header(p, header_bytes, n, &h));
+    st = is_segment_alloc(&h.desc, h.payload_bytes, &s);
+    if (st == INFERSCALE_OK) {
+        memcpy(s->payload, p + header_bytes, (size_t)s->payload_bytes);
+        st = verify_payload(s, h.sums);
+    }
+    is_segment_header_clear(&h);
     if (st != INFERSCALE_OK) {
         is_segment_unref(s);
         return st;
@@ -257,38 +269,43 @@ is_status is_segment_parse(const uint8_t *p, size_t n, is_segment **out)
     return INFERSCALE_OK;
 }
 
-static is_status read_open(const is_fs *fs, is_file *f, uint8_t **header, is_segment **s)
+is_status is_segment_header_read(const is_fs *fs, is_file *f, uint8_t **bytes, is_segment_header *out)
 {
     uint8_t prefix[PREFIX_BYTES];
     uint32_t header_bytes;
     uint64_t size;
     size_t n;
 
+    memset(out, 0, sizeof *out);
+    *bytes = NULL;
     IS_TRY(fs->size(fs, f, &size));
     n = size < PREFIX_BYTES ? (size_t)size : PREFIX_BYTES;
     if (n) IS_TRY(fs->pread(fs, f, prefix, n, 0));
     IS_TRY(check_prefix(prefix, n, size, &header_bytes));
-    *header = is_malloc(header_bytes);
-    if (!*header) return no_memory();
-    IS_TRY(fs->pread(fs, f, *header, header_bytes, 0));
-    if (memcmp(*header, prefix, PREFIX_BYTES)) return corrupt("it changed while it was read");
-    IS_TRY(parse_header(*header, header_bytes, size, s));
-    IS_TRY(fs->pread(fs, f, (*s)->payload, (size_t)(*s)->payload_bytes, header_bytes));
-    return verify_payload(*s, sums_of(*s, *header));
+    *bytes = is_malloc(header_bytes);
+    if (!*bytes) return no_memory();
+    IS_TRY(fs->pread(fs, f, *bytes, header_bytes, 0));
+    if (memcmp(*bytes, prefix, PREFIX_BYTES)) return corrupt("it changed while it was read");
+    return parse_header(*bytes, header_bytes, size, out);
 }
 
 is_status is_segment_read(const is_fs *fs, const char *path, is_segment **out)
 {
-    uint8_t *header = NULL;
+    is_segment_header h = { 0 };
+    uint8_t *bytes = NULL;
     is_segment *s = NULL;
     is_file *f;
     is_status st;
 
     *out = NULL;
     IS_TRY(fs->open(fs, path, IS_OPEN_READ, &f));
-    st = read_open(fs, f, &header, &s);
+    st = is_segment_header_read(fs, f, &bytes, &h);
+    if (st == INFERSCALE_OK) st = is_segment_alloc(&h.desc, h.payload_bytes, &s);
+    if (st == INFERSCALE_OK) st = fs->pread(fs, f, s->payload, (size_t)s->payload_bytes, h.header_bytes);
+    if (st == INFERSCALE_OK) st = verify_payload(s, h.sums);
     fs->close(fs, f);
-    is_free(header);
+    is_segment_header_clear(&h);
+    is_free(bytes);
     if (st != INFERSCALE_OK) {
         is_segment_unref(s);
         return st;

@@ -192,7 +192,7 @@ static uint64_t removals_now(is_vault *v)
 static void keep_in_ram(is_vault *v, is_segment *s, uint64_t since)
 {
     pthread_mutex_lock(&v->lock);
-    if (v->removals == since) ram_put(&v->ram, s);
+    if (v->removals == since) ram_put(&v->ram, is_segment_info(s)->name, s);
     pthread_mutex_unlock(&v->lock);
 }
 
