@@ -1,13 +1,16 @@
 /* What operators look at, over HTTP and below it: readiness and why not, metrics that agree with the store, who may read them, and that
  * every way in which an answer falls short is counted under its own name. */
 #include <setjmp.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -80,6 +83,162 @@ static void test_not_ready_says_why(void **state)
     assert_non_null(strstr(why, "store cannot be read"));
     inferscale_close(s.is);
     scratch_remove(home);
+}
+
+/* ---- What happens to the store under a server ------------------------------------------------------------------------------ */
+
+/* /ready comes to have this status, with `member` saying `part`; NULL = without the member. */
+static void until_ready_is(const serve_kit *k, int status, const char *member, const char *part)
+{
+    char last[600] = "";
+
+    for (int i = 0; i < 400; i++) {
+        serve_reply r = serve_call(k, "GET", "/ready", NULL, NULL);
+        const char *said = json_string_value(json_object_get(r.json, member));
+        bool there = r.status == status && (part ? said && strstr(said, part) : !said);
+
+        snprintf(last, sizeof last, "%d %s", r.status, r.body);
+        serve_reply_free(&r);
+        if (there) return;
+        usleep(50000);
+    }
+    fail_msg("/ready stays %s", last);
+}
+
+static void expect_metric(const serve_kit *k, const char *series, double value)
+{
+    char *text = metrics_of(k, "/metrics");
+
+    if (exposition_value(text, series) != value) fail_msg("%s is %g, not %g", series, exposition_value(text, series), value);
+    free(text);
+}
+
+/* The same file, other bytes: store_write makes a new one. */
+static void overwrite(const char *path, const void *bytes, size_t n)
+{
+    int fd = open(path, O_WRONLY);
+
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, bytes, n, 0), n);
+    close(fd);
+}
+
+static char *filled(char **bank)
+{
+    char *home = scratch_make();
+    inferscale *is = store_open(home, NULL, NULL, false);
+
+    store_fill(is, 40, false);
+    inferscale_close(is);
+    *bank = malloc(strlen(home) + 20);
+    assert_non_null(*bank);
+    snprintf(*bank, strlen(home) + 20, "%s/bank.sqlite", home);
+    return home;
+}
+
+static void test_a_bank_that_is_damaged_under_the_server(void **state)
+{
+    char *bank, *home = filled(&bank), *bytes;
+    serve_kit *k = serve_start("home", home, "read_only", "on", NULL); /* nobody writes: the log stays empty */
+    size_t n;
+
+    (void)state;
+    until_ready_is(k, 200, "reason", NULL);
+    expect_metric(k, "inferscale_store_usable{what=\"read\"}", 1);
+    bytes = store_read(bank, &n);
+    char *spoilt = malloc(n);
+    assert_non_null(spoilt);
+    memcpy(spoilt, bytes, n);
+    memset(spoilt + 4096, 0x5a, n - 4096); /* all but the first page */
+    overwrite(bank, spoilt, n);
+    until_ready_is(k, 503, "reason", "damaged");
+    expect_metric(k, "inferscale_store_usable{what=\"read\"}", 0);
+    expect_status(k, "/health", NULL, 200);
+    overwrite(bank, bytes, n);
+    until_ready_is(k, 200, "reason", NULL);
+    expect_metric(k, "inferscale_store_usable{what=\"read\"}", 1);
+    assert_int_equal(unlink(bank), 0); /* SQLite would go on in the file that has no name any more */
+    until_ready_is(k, 503, "reason", "moved away or deleted");
+    serve_stop(k);
+    free(spoilt), free(bytes), free(bank);
+    scratch_remove(home);
+}
+
+/* Damage that a look at a few rows does not find, but a request did: it counts until all of the bank has been read. */
+static void test_damage_that_a_request_finds(void **state)
+{
+    char *bank, *home = filled(&bank), *bytes, *spoilt;
+    serve_kit *k = serve_start("home", home, "read_only", "on", NULL);
+    size_t n, at = 0;
+
+    (void)state;
+    bytes = store_read(bank, &n);
+    spoilt = malloc(n);
+    assert_non_null(spoilt);
+    for (size_t page = (n / 4096) - 1; page > 0 && !at; page--) { /* the last page that ends a question of anna's */
+        serve_reply r;
+
+        memcpy(spoilt, bytes, n);
+        memset(spoilt + page * 4096, 0x5a, 4096);
+        overwrite(bank, spoilt, n);
+        r = serve_call(k, "GET", "/memories?user_id=anna&limit=1000", NULL, NULL);
+        if (r.status == 500) at = page;
+        serve_reply_free(&r);
+        if (at) break;
+        overwrite(bank, bytes, n);
+    }
+    if (!at) fail_msg("no page was missed");
+    until_ready_is(k, 503, "reason", "damaged");
+    overwrite(bank, bytes, n);
+    until_ready_is(k, 200, "reason", NULL);
+    serve_stop(k);
+    free(spoilt), free(bytes), free(bank);
+    scratch_remove(home);
+}
+
+static void fill_disk(const char *filler)
+{
+    static const char block[4096];
+    FILE *f = fopen(filler, "w");
+
+    assert_non_null(f);
+    setvbuf(f, NULL, _IONBF, 0);
+    while (fwrite(block, sizeof block, 1, f) == 1) continue;
+    fclose(f);
+}
+
+static void test_a_disk_that_fills_under_the_server(void **state)
+{
+    static const char add[] = "{\"text\": \"Anna has a canoe.\", \"user_id\": \"anna\"}";
+    char *folder = scratch_make(), home[300], filler[320];
+    serve_kit *k;
+    serve_reply r;
+
+    (void)state;
+    if (geteuid() != 0 || mount("tmpfs", folder, "tmpfs", 0, "size=8m") != 0) {
+        scratch_remove(folder);
+        skip(); /* reported as skipped: mounting is not allowed here */
+    }
+    snprintf(home, sizeof home, "%s/store", folder);
+    snprintf(filler, sizeof filler, "%s/filler", folder);
+    k = serve_start("home", home, NULL);
+    until_ready_is(k, 200, "notice", NULL);
+    expect_metric(k, "inferscale_store_usable{what=\"write\"}", 1);
+    fill_disk(filler);
+    until_ready_is(k, 200, "notice", "full");
+    expect_metric(k, "inferscale_store_usable{what=\"write\"}", 0);
+    expect_metric(k, "inferscale_store_usable{what=\"read\"}", 1);
+    assert_int_equal(unlink(filler), 0);
+    until_ready_is(k, 200, "notice", NULL);
+    expect_metric(k, "inferscale_store_usable{what=\"write\"}", 1);
+    r = serve_call(k, "POST", "/memories", NULL, add);
+    assert_int_equal(r.status, 200);
+    serve_reply_free(&r);
+    serve_stop(k);
+    snprintf(filler, sizeof filler, "%s/probe", home);
+    assert_int_not_equal(access(filler, F_OK), 0); /* what it tried with is gone */
+    umount2(folder, MNT_DETACH);
+    scratch_remove(folder);
 }
 
 static void test_metrics_agree_with_the_store(void **state)
@@ -240,6 +399,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_health_and_ready),
         cmocka_unit_test(test_not_ready_says_why),
+        cmocka_unit_test(test_a_bank_that_is_damaged_under_the_server),
+        cmocka_unit_test(test_damage_that_a_request_finds),
+        cmocka_unit_test(test_a_disk_that_fills_under_the_server),
         cmocka_unit_test(test_metrics_agree_with_the_store),
         cmocka_unit_test(test_who_may_read_metrics),
         cmocka_unit_test(test_openapi_is_what_the_build_carries),

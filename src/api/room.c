@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "api/maintain.h"
+#include "bank/maintain.h"
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { RESERVE_BYTES = 512 * 1024 };
+enum { RESERVE_BYTES = 512 * 1024, TRY_BYTES = 256 * 1024 };
 
 static char *reserve_path(const inferscale *is)
 {
@@ -16,15 +17,15 @@ static char *reserve_path(const inferscale *is)
 }
 
 /* Random bytes: zeros may take no space where files are packed or have holes. */
-static is_status write_reserve(const is_fs *fs, const char *path)
+static is_status write_file(const is_fs *fs, const char *path, size_t n)
 {
-    uint8_t *bytes = is_malloc(RESERVE_BYTES);
+    uint8_t *bytes = is_malloc(n);
     is_file *f = NULL;
-    is_status st = bytes ? fs->open(fs, path, IS_OPEN_CREATE_NEW, &f) : INFERSCALE_E_NOMEM;
+    is_status st = bytes ? fs->open(fs, path, IS_OPEN_CREATE_NEW, &f) : is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu bytes", n);
 
     if (st == INFERSCALE_OK) {
-        is_random(bytes, RESERVE_BYTES);
-        st = fs->pwrite(fs, f, bytes, RESERVE_BYTES, 0);
+        is_random(bytes, n);
+        st = fs->pwrite(fs, f, bytes, n, 0);
         fs->close(fs, f);
         if (st != INFERSCALE_OK) (void)fs->unlink(fs, path);
     }
@@ -37,7 +38,7 @@ void is_room_reserve(inferscale *is)
     const is_fs *fs = is_fs_default();
     char *path = is->read_only ? NULL : reserve_path(is);
 
-    if (path && !fs->exists(fs, path) && write_reserve(fs, path) != INFERSCALE_OK)
+    if (path && !fs->exists(fs, path) && write_file(fs, path, RESERVE_BYTES) != INFERSCALE_OK)
         is_log(IS_LOG_WARN, "no space could be held back for a full disk: %s", is_error());
     is_free(path);
 }
@@ -89,4 +90,35 @@ bool is_room_make(inferscale *is, const is_partition *p, const int64_t *ids, siz
     is_names_free(&names);
     if (removed) is_log(IS_LOG_WARN, "the disk is full: %zu KV files of what is forgotten were removed first", removed);
     return freed || removed;
+}
+
+/* ---- Looking ------------------------------------------------------------------------------------------------------------- */
+
+static is_status try_to_write(const inferscale *is)
+{
+    const is_fs *fs = is_fs_default();
+    char *path = is_path_join(is->home, "probe");
+    is_status st;
+
+    if (!path) return is_fail(INFERSCALE_E_NOMEM, "out of memory while looking at the disk");
+    if (fs->exists(fs, path)) (void)fs->unlink(fs, path); /* of a process that ended just then */
+    st = write_file(fs, path, TRY_BYTES);
+    if (st == INFERSCALE_OK) st = fs->unlink(fs, path);
+    is_free(path);
+    return st;
+}
+
+static void say(is_status st, is_status *to, char why[256])
+{
+    *to = st;
+    snprintf(why, 256, "%s", st == INFERSCALE_OK ? "" : is_error());
+}
+
+void is_room_look(inferscale *is, is_room_state *out)
+{
+    say(is_bank_probe(is->bank), &out->read, out->why_read);
+    say(is->read_only ? INFERSCALE_OK : try_to_write(is), &out->write, out->why_write);
+    if (out->write != INFERSCALE_E_FULL) return;
+    snprintf(out->why_write, sizeof out->why_write,
+             "the disk of %.120s is full: nothing can be remembered until some space is free; what is remembered is served", is->home);
 }

@@ -20,4 +20,13 @@ bool is_room_release(inferscale *is);
  * any case, which needs no space. true = something was freed, try again. */
 bool is_room_make(inferscale *is, const is_partition *p, const int64_t *ids, size_t n);
 
+/* How the store is now, for who watches it from a thread of its own. OK, or why it cannot be used so; reading may take as long as the
+ * whole bank where a statement has found damage. Writing is tried, with a file that goes again: no other test knows quotas, a medium that
+ * turned read-only and a disk that lies about its space. A store that is open for reading only is not written to: OK. */
+typedef struct is_room_state {
+    is_status read, write;
+    char why_read[256], why_write[256]; /* "" = OK */
+} is_room_state;
+void is_room_look(inferscale *is, is_room_state *out);
+
 #endif

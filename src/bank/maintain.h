@@ -31,6 +31,10 @@ typedef is_status (*is_bank_problem_fn)(void *ctx, const char *kind, const char 
  * anew; the truth is never touched. *stale: segment names dropped on the way, doomed; the caller removes their files. */
 is_status is_bank_verify(is_bank *b, bool repair, is_bank_problem_fn each, void *ctx, is_names *stale);
 
+/* What can be told cheaply of a bank that is open: its file is at its place and answers a connection of its own. Where a statement has
+ * found damage since the last time, all of it is read, to see whether that is still so. The handle's lock is hardly held. */
+is_status is_bank_probe(is_bank *b);
+
 /* ---- Books --------------------------------------------------------------------------------------------------------------- */
 
 /* A row of the books of segments, with what it takes to judge its use. */

@@ -262,6 +262,7 @@ is_status sql_end(sql *q)
 {
     is_status st = bank_fail(q->bank, q->rc); /* before the reset, while the connection still knows why */
 
+    if (st == INFERSCALE_E_CORRUPT) __atomic_store_n(&q->bank->found_damage, 1, __ATOMIC_RELAXED);
     if (q->stmt && q->cached) {
         sqlite3_reset(q->stmt);
         sqlite3_clear_bindings(q->stmt);

@@ -21,6 +21,7 @@ struct is_bank {
     size_t n_cached;
     sqlite3_stmt *rollback;  /* ready, so that undoing needs no memory */
     bool relaxed;            /* commits may not wait for the disk: to be put right before the next durable one */
+    volatile int found_damage; /* by a statement, since is_bank_probe last saw the whole file sound; atomic */
     const volatile int *stop; /* ends waiting for other connections; NULL = nothing does */
 };
 
