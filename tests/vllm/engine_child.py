@@ -15,8 +15,10 @@ os.dup2(2, 1)
 
 class Child:
     def start(self, options: dict[str, Any]) -> None:
+        from support.registry import know
         from vllm import LLM
 
+        know(options["model"])
         self.llm = LLM(**options)
         self.core = self.llm.llm_engine.engine_core.engine_core
         self.scheduler = self.core.scheduler

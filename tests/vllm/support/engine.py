@@ -1,20 +1,17 @@
 """vLLM inside this process: quicker than a server by its start (2 s a tiny model once vLLM is imported), and its parts can be reached. One
 at a time: an engine is closed before the next one is opened."""
 import gc
-import json
-import os
 import sys
 
 import numpy
 
-from support import ground
+from support import ground, registry
 
 ground.here()
 
 import torch  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: E402
-from vllm.model_executor.models.registry import ModelRegistry  # noqa: E402
 
 
 def connector(class_name, module, policy="recompute", **extra):
@@ -23,19 +20,11 @@ def connector(class_name, module, policy="recompute", **extra):
             "kv_connector_extra_config": extra}
 
 
-def known(model):
-    """Registers the model's class itself: by its name vLLM would look at it in a process of its own, which imports vLLM once more."""
-    with open(os.path.join(str(model), "config.json"), encoding="utf-8") as f:
-        for name in json.load(f)["architectures"]:
-            entry = ModelRegistry.models.get(name)
-            if entry is not None and hasattr(entry, "module_name"):
-                ModelRegistry.register_model(name, entry.load_model_cls())
-
-
 class Engine:
     def __init__(self, model, dtype="float32", eager=True, **settings):
         settings = dict({"max_model_len": 1024, "max_logprobs": -1, "kv_cache_memory_bytes": 64 << 20, "seed": 0}, **settings)
-        known(model)
+        registry.know(model)
+        torch._dynamo.config.disable = eager
         self.llm = LLM(model=str(model), dtype=dtype, enforce_eager=eager, **settings)
         self.core = self.llm.llm_engine.engine_core.engine_core
 
@@ -74,7 +63,8 @@ class Engine:
         self.llm.llm_engine.engine_core.shutdown()
         self.llm = self.core = None
         gc.collect()
-        torch._dynamo.reset()
+        if not torch._dynamo.config.disable:
+            torch._dynamo.reset()
         cleanup_dist_env_and_memory()
 
     def __enter__(self):

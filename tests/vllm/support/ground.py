@@ -6,14 +6,15 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BUILD = os.environ.get("INFERSCALE_PLUGINS", os.path.join(ROOT, "build/release"))
 BIN = os.environ.get("INFERSCALE_BIN", os.path.join(BUILD, "inferscale"))
-LIBRARY = os.environ.get("INFERSCALE_LIB", os.path.join(BUILD, "libinferscale.so.0"))
+LIBRARY = os.environ.get("INFERSCALE_LIBRARY", os.path.join(BUILD, "libinferscale.so.0"))
 PACKAGE = os.path.join(ROOT, "python")  # inferscale_vllm
 
-# One thread, bound to no core: two servers would be bound to the same one.
+# One thread, bound to no core: two servers would be bound to the same one. Without torch.compile: vLLM compiles small functions of its sampler
+# even when it is eager, seconds each; who wants inductor sets TORCH_COMPILE_DISABLE to 0 and gives --no-enforce-eager.
 VLLM = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore", "INFERSCALE_LIB": LIBRARY,
-    "INFERSCALE_PLUGINS": BUILD, "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONWARNINGS": "ignore", "INFERSCALE_LIBRARY": LIBRARY,
+    "INFERSCALE_PLUGINS": BUILD, "TOKENIZERS_PARALLELISM": "false", "TORCH_COMPILE_DISABLE": "1",
 }
 
 
