@@ -163,7 +163,10 @@ $(SUPPORT): $(call objs,$(TSUP_SRC))
 	ar rcs $@ $^
 $(OUT)/tests/%: $(OUT)/obj/tests/%.o $(SUPPORT) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(CORE_LIBS)
+	$(CC) $(SAN) $(TEST_LDFLAGS) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(CORE_LIBS)
+# Its WRAP lines name the functions that it stops threads in.
+WRAP_LINES := 's/^WRAP(PED)?.[^,]*, ([a-z_]+),.*/-Wl,--wrap=\2/p'
+$(OUT)/tests/test_forget_schedule: TEST_LDFLAGS = $(shell sed -nE $(WRAP_LINES) tests/test_forget_schedule.c)
 LSUPPORT := $(OUT)/libsupport-llama.a
 $(LSUPPORT): $(call objs,$(LTSUP_SRC))
 	@rm -f $@

@@ -19,6 +19,7 @@ struct inferscale_chat {
     inferscale_scope scope;
     is_run *run;
     pthread_mutex_t busy;    /* held while it speaks; who forgets only tries it, for one that speaks looks for itself */
+    int settled;             /* atomic: while it speaks, once its question holds all that is in the run */
     int64_t partition;       /* whose facts are in the run; 0 = none */
     is_dep *placed;          /* [n_placed] every fact in the run */
     size_t n_placed;
@@ -132,15 +133,21 @@ static is_status check_placed(inferscale_chat *c, const is_partition *p)
     return INFERSCALE_OK;
 }
 
-void is_handle_drop_chats(inferscale *is, const is_partition *p)
+size_t is_handle_drop_chats(inferscale *is, const is_partition *p)
 {
+    size_t n = 0;
+
     pthread_mutex_lock(&is->lock);
     for (inferscale_chat *c = is->chats; c; c = c->next) {
-        if (pthread_mutex_trylock(&c->busy) != 0) continue;
+        if (pthread_mutex_trylock(&c->busy) != 0) {
+            n += !__atomic_load_n(&c->settled, __ATOMIC_ACQUIRE);
+            continue;
+        }
         if (check_placed(c, p) != INFERSCALE_OK) lose_run(c);
         pthread_mutex_unlock(&c->busy);
     }
     pthread_mutex_unlock(&is->lock);
+    return n;
 }
 
 /* What the question holds is now in the run. */
@@ -211,6 +218,7 @@ static is_status place_and_run(inferscale_chat *c, is_asking *a, bool first, is_
     IS_TRY(is_asking_lease(a));
     if (a->has_partition) IS_TRY(check_placed(c, &a->p));
     IS_TRY(is_hold_add(&a->hold, c->placed, c->n_placed, &c->segments));
+    __atomic_store_n(&c->settled, 1, __ATOMIC_RELEASE);
     if (c->lost) IS_TRY(replay(c, a));
     a->skip = c->placed;
     a->n_skip = c->n_placed;
@@ -284,6 +292,7 @@ is_status inferscale_chat_say(inferscale_chat *c, const char *text, const infers
     if (st != INFERSCALE_OK) unsay(c, before);
     /* what the run holds is unknown now, or has gone: compute the turns again next time */
     if (c->run && ((st != INFERSCALE_OK && st != INFERSCALE_E_INVALID) || is_hold_stopped(&a.hold))) lose_run(c);
+    __atomic_store_n(&c->settled, 0, __ATOMIC_RELEASE);
     is_asking_free(&a);
     pthread_mutex_unlock(&c->busy);
     return st;

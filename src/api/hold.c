@@ -193,21 +193,21 @@ is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_m
     const struct timespec pause = { 0, 1000000 };
     const double until = is_now_ms() + wait_ms;
     is_partition now = *p;
-    size_t n_servers = 0;
+    size_t n_servers = 0, beginning;
     is_status st, revoked;
     char why[1024] = "";
 
     *n_pending = 0;
     IS_TRY(is_bank_partition_refresh(is->bank, &now));
     stop_holders(is, &now);
-    is_handle_drop_chats(is, &now);
     is_handle_gone(is, &now);
     is_talks_drop(is, &now);
+    while ((beginning = is_handle_drop_chats(is, &now)) && is_now_ms() < until) nanosleep(&pause, NULL);
     revoked = revoke(is, &now, wait_ms, &n_servers);
     if (revoked != INFERSCALE_OK) snprintf(why, sizeof why, "%s", is_error());
     st = is_lease_wait(is->bank, &now, left_of(wait_ms, until), n_pending);
     while (count_leaseless(is, &now) && is_now_ms() < until) nanosleep(&pause, NULL);
-    *n_pending += count_leaseless(is, &now);
+    *n_pending += count_leaseless(is, &now) + beginning;
     if (st == INFERSCALE_OK && *n_pending == 0 && revoked != INFERSCALE_OK) st = is_fail(revoked, "%s", why);
     if (st != INFERSCALE_OK || *n_pending == 0) {
         *n_pending += n_servers;

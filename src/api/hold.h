@@ -39,7 +39,8 @@ bool is_hold_stopped(const is_hold *h);
 /* After a commit that raised p's epoch: stops those in this process that hold what is gone, ends idle conversations that do, and
  * waits for all leases on older epochs, those of who is storing KV included. E_BUSY after wait_ms, *n_pending = how many are left. */
 is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_ms, size_t *n_pending);
-/* Idle conversations of the partition that hold what is gone let go of it (chat.c). is->lock is not held. */
-void is_handle_drop_chats(inferscale *is, const is_partition *p);
+/* Idle conversations of the partition that hold what is gone let go of it (chat.c). Returns how many are just beginning to speak, so
+ * that it is not known yet what they hold: to be called again. is->lock is not held. */
+size_t is_handle_drop_chats(inferscale *is, const is_partition *p);
 
 #endif

@@ -9,7 +9,9 @@ enum { TALKS_MAX = 8 };
 
 struct is_talks {
     pthread_mutex_t lock;
+    pthread_cond_t ended;
     is_talk *first;          /* used last */
+    size_t n_ending;         /* not in the list any more, and their runs may still be there */
 };
 
 is_status is_talks_new(is_talks **out)
@@ -17,6 +19,7 @@ is_status is_talks_new(is_talks **out)
     *out = is_calloc(1, sizeof **out);
     if (!*out) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
     pthread_mutex_init(&(*out)->lock, NULL);
+    pthread_cond_init(&(*out)->ended, NULL);
     return INFERSCALE_OK;
 }
 
@@ -41,10 +44,21 @@ static void end_all(inferscale *is, is_talk *list)
     }
 }
 
+/* Those that were unlinked under the lock, n_ending being raised: who forgets waits for it. */
+static void end_unlinked(inferscale *is, is_talk *list)
+{
+    end_all(is, list);
+    pthread_mutex_lock(&is->talks->lock);
+    is->talks->n_ending--;
+    pthread_cond_broadcast(&is->talks->ended);
+    pthread_mutex_unlock(&is->talks->lock);
+}
+
 void is_talks_free(inferscale *is)
 {
     if (!is->talks) return;
     end_all(is, is->talks->first);
+    pthread_cond_destroy(&is->talks->ended);
     pthread_mutex_destroy(&is->talks->lock);
     is_free(is->talks);
     is->talks = NULL;
@@ -130,14 +144,16 @@ static is_talk *unlink_named(inferscale *is, int64_t partition, const uint8_t ke
 
 is_talk *is_talks_take(inferscale *is, const is_partition *p, const uint8_t key[IS_HASH_BYTES])
 {
-    is_talk *t;
+    is_talk *t, *taken;
 
     pthread_mutex_lock(&is->talks->lock);
     t = unlink_named(is, p ? p->id : 0, key);
+    is->talks->n_ending += t != NULL;
     pthread_mutex_unlock(&is->talks->lock);
-    if (!t || !p || holds_still(is, t, p)) return t;
-    is_talk_end(is, t);
-    return NULL;
+    if (t) t->next = NULL;
+    taken = t && (!p || holds_still(is, t, p)) ? t : NULL;
+    if (t) end_unlinked(is, taken ? NULL : t);
+    return taken;
 }
 
 /* What is more than may be kept, unlinked. */
@@ -169,9 +185,13 @@ void is_talks_keep(inferscale *is, is_talk *t, const is_hold *hold)
         is->talks->first = t;
         gone = too_many(is);
     }
+    if (same) {
+        same->next = gone;
+        gone = same;
+    }
+    is->talks->n_ending++;
     pthread_mutex_unlock(&is->talks->lock);
-    end_all(is, gone);
-    is_talk_end(is, same);
+    end_unlinked(is, gone);
 }
 
 bool is_talks_evict(inferscale *is)
@@ -182,8 +202,9 @@ bool is_talks_evict(inferscale *is)
     for (at = &is->talks->first; *at && (*at)->next; at = &(*at)->next) continue;
     t = *at;
     *at = NULL;
+    is->talks->n_ending += t != NULL;
     pthread_mutex_unlock(&is->talks->lock);
-    is_talk_end(is, t);
+    if (t) end_unlinked(is, t);
     return t != NULL;
 }
 
@@ -203,6 +224,7 @@ void is_talks_drop(inferscale *is, const is_partition *p)
         t->next = gone;
         gone = t;
     }
+    while (is->talks->n_ending) pthread_cond_wait(&is->talks->ended, &is->talks->lock); /* one of them may hold it */
     pthread_mutex_unlock(&is->talks->lock);
     end_all(is, gone);
 }

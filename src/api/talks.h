@@ -41,7 +41,7 @@ is_status is_talk_new(const is_plan *plan, const int32_t *told, size_t n_told, c
 
 /* Ends the talk that was used longest ago; false = there is none. */
 bool is_talks_evict(inferscale *is);
-/* Ends the partition's talks that hold what is gone. */
+/* Ends the partition's talks that hold what is gone; waits for those that are just being ended. */
 void is_talks_drop(inferscale *is, const is_partition *p);
 
 #endif

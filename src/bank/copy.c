@@ -5,9 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bank/gaps.h"
 #include "bank/maintain.h"
 #include "bank/sql.h"
 #include "base/file.h"
+#include "base/mem.h"
 
 enum { STEP_PAGES = 128, STEP_PAUSE_US = 500, WAIT_STEPS = 2000, VACUUM_PAGES = 256 };
 
@@ -149,15 +151,18 @@ static is_status copy_pages(is_bank *from, const char *to, inferscale_progress_f
 {
     sqlite3 *db = NULL;
     sqlite3_backup *job = NULL;
+    struct bank_file_methods *methods = NULL;
     is_status st;
     int rc = sqlite3_open_v2(to, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
 
+    if (rc == SQLITE_OK) rc = bank_keep_gaps_empty(db, &methods); /* what is deleted later leaves nothing there either */
     if (rc == SQLITE_OK) rc = sqlite3_exec(db, "PRAGMA journal_mode = OFF; PRAGMA synchronous = FULL", NULL, NULL, NULL);
     if (rc == SQLITE_OK && !(job = sqlite3_backup_init(db, "main", from->db, "main"))) rc = sqlite3_errcode(db);
     st = rc == SQLITE_OK ? copy_steps(job, db, to, progress, ctx) : copy_fail(db, rc, to);
     rc = job ? sqlite3_backup_finish(job) : SQLITE_OK;
     if (st == INFERSCALE_OK && rc != SQLITE_OK) st = copy_fail(db, rc, to);
     sqlite3_close(db);
+    is_free(methods);
     return st == INFERSCALE_OK ? settle(to) : st;
 }
 

@@ -2,9 +2,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bank/gaps.h"
 #include "bank/schema.h"
 #include "bank/sql.h"
 #include "base/buf.h"
@@ -50,6 +52,7 @@ static is_status open_database(is_bank *b, const char *name, int flags)
     sqlite3_busy_timeout(b->db, BANK_BUSY_MS);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    if (!b->read_only) IS_TRY(bank_fail(b, bank_keep_gaps_empty(b->db, &b->file_methods)));
     return bank_fail(b, bank_add_functions(b->db));
 }
 
@@ -258,6 +261,7 @@ static is_status prepare(is_bank *b)
     /* Only a file without tables takes it: what gc frees can then be given back to the disk. */
     if (id.version == 0 && id.n_tables == 0) IS_TRY(pragma(b, "PRAGMA auto_vacuum = INCREMENTAL"));
     IS_TRY(use_wal(b));
+    if (id.version > 0 && id.version < 5) IS_TRY(bank_sweep_gaps(b, BANK_BUSY_MS));
     return id.version < BANK_SCHEMA_VERSION ? migrate(b) : INFERSCALE_OK;
 }
 
@@ -295,6 +299,7 @@ void is_bank_close(is_bank *b)
     bank_cut_log_at_close(b);
     disconnect(b);
     is_free(b->log_methods);
+    is_free(b->file_methods);
     pthread_mutex_destroy(&b->lock);
     is_free(b->path);
     is_free(b);
@@ -320,17 +325,37 @@ int is_bank_schema_version(is_bank *b)
     return (int)v;
 }
 
+bool bank_tells_unread(const char *told)
+{
+    return strstr(told, "unable to get the page") || strstr(told, "failed to get page") || strstr(told, "ailed to read ptrmap");
+}
+
+is_status bank_unread(const is_bank *b, const char *told)
+{
+    const char *code = strstr(told, "error code=");
+    const int rc = code ? (int)strtol(code + strlen("error code="), NULL, 10) : sqlite3_errcode(b->db);
+
+    if (rc % 256 == SQLITE_NOMEM) return bank_fail(b, SQLITE_NOMEM);
+    return is_fail(INFERSCALE_E_IO, "a page of the bank %s could not be read to be checked; check the disk and try again", b->path);
+}
+
 is_status is_bank_check(is_bank *b, bool *ok)
 {
-    is_status st;
+    is_status st, unread = INFERSCALE_OK;
     sql q;
 
     *ok = false;
     IS_TRY(bank_lock(b));
     q = sql_open(b, "PRAGMA quick_check(1)");
-    if (sql_row(&q)) *ok = strcmp(bank_given((const char *)sqlite3_column_text(q.stmt, 0)), "ok") == 0;
+    if (sql_row(&q)) {
+        const char *told = bank_given((const char *)sqlite3_column_text(q.stmt, 0));
+
+        *ok = strcmp(told, "ok") == 0;
+        if (bank_tells_unread(told)) unread = bank_unread(b, told);
+    }
     st = sql_end(&q);
     bank_unlock(b);
+    if (unread != INFERSCALE_OK) return unread;
     return st == INFERSCALE_E_CORRUPT ? INFERSCALE_OK : st; /* damaged is an answer, not a failure to answer */
 }
 

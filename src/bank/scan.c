@@ -3,18 +3,18 @@
  * It works on a connection of its own, holds the write lock while the log is empty (so the database file stands still), and reads the
  * files through SQLite's own descriptors: closing another one of the same file would drop this process's locks on it.
  *
- * secure_delete zeroes what is deleted, but not the copies that stay in a page's unused middle when its rows move to another page.
- * So those gaps are zeroed first; no byte in them means anything to SQLite. */
+ * The pages' unused middles (gaps.h) are zeroed first: another program, or a version before 5, may have written to the file. */
 #include "bank/scan.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "bank/gaps.h"
 #include "bank/sql.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { CHUNK_BYTES = 1 << 20, SHM_BYTES = 32768, RETRY_MS = 20, INTERIOR = 12, LEAF = 8 };
+enum { CHUNK_BYTES = 1 << 20, SHM_BYTES = 32768, RETRY_MS = 20, INTERIOR = 12 };
 
 typedef struct job {
     is_bank *b;
@@ -128,28 +128,24 @@ static is_status zero_gap(job *j, uint32_t page, uint8_t *p, uint32_t from, uint
 static is_status visit(job *j, uint32_t page, pages *todo)
 {
     uint8_t *p = j->buffer;
-    uint32_t h = page == 1 ? 100 : 0, n, content, head, gap;
-    bool interior;
+    const size_t h = page == 1 ? 100 : 0;
+    size_t gap, content;
 
     if (page == 0 || page > j->n_pages) return damaged(j, page);
     IS_TRY(read_at(j, p, j->page_bytes, (uint64_t)(page - 1) * j->page_bytes));
-    interior = p[h] == 2 || p[h] == 5;
-    if (!interior && p[h] != 10 && p[h] != 13) return damaged(j, page);
-    head = interior ? INTERIOR : LEAF;
-    n = u16(p + h + 3);
-    content = u16(p + h + 5) ? u16(p + h + 5) : 65536;
-    gap = h + head + 2 * n;
-    if (gap > content || content > j->usable) return damaged(j, page);
-    if (interior) {
+    if (!bank_gap(p, j->usable, h, &gap, &content)) return damaged(j, page);
+    if (p[h] == 2 || p[h] == 5) { /* it points at others */
+        const uint32_t n = u16(p + h + 3);
+
         IS_TRY(push(todo, u32(p + h + 8)));
         for (uint32_t i = 0; i < n; i++) {
-            uint32_t cell = u16(p + h + head + 2 * i);
+            uint32_t cell = u16(p + h + INTERIOR + 2 * i);
 
-            if (cell < gap || cell + 4 > j->usable) return damaged(j, page);
+            if (cell + 4 > j->usable) return damaged(j, page);
             IS_TRY(push(todo, u32(p + cell)));
         }
     }
-    return zero_gap(j, page, p, gap, content);
+    return zero_gap(j, page, p, (uint32_t)gap, (uint32_t)content);
 }
 
 static is_status roots(job *j, pages *todo)
@@ -187,7 +183,7 @@ static is_status make_others_read_again(job *j)
     return sql_run(&q, NULL);
 }
 
-static is_status clean(job *j, double until_ms)
+static is_status clean(job *j, double until_ms, bool tell)
 {
     is_status st;
 
@@ -196,9 +192,19 @@ static is_status clean(job *j, double until_ms)
     if (st == INFERSCALE_OK) st = zero_gaps(j);
     if (st == INFERSCALE_OK) {
         sqlite3_db_release_memory(j->b->db); /* our own pages, too */
-        st = make_others_read_again(j);
+        st = tell ? make_others_read_again(j) : INFERSCALE_OK;
     }
     return bank_end(j->b, st);
+}
+
+is_status bank_sweep_gaps(is_bank *b, uint32_t wait_ms)
+{
+    job j = { .b = b, .buffer = is_malloc(CHUNK_BYTES) };
+    is_status st = is_fail(INFERSCALE_E_NOMEM, "no memory to go through the bank; free some and try again");
+
+    if (j.buffer) st = clean(&j, is_now_ms() + wait_ms, false);
+    is_free(j.buffer);
+    return st;
 }
 
 /* ---- Bytes --------------------------------------------------------------------------------------------------------------- */
@@ -289,7 +295,7 @@ static is_status scan_all(job *j, double until_ms)
 {
     is_status st;
 
-    IS_TRY(clean(j, until_ms));
+    IS_TRY(clean(j, until_ms, true));
     IS_TRY(begin_still(j, until_ms));
     st = scan_database(j);
     if (st == INFERSCALE_OK) st = scan_shared(j);

@@ -15,7 +15,8 @@ struct is_bank {
     char *path;
     bool read_only;
     bool frozen;             /* opened as a file that does not change */
-    struct bank_log_methods *log_methods; /* wal.c; lives until the connection is closed */
+    struct bank_log_methods *log_methods;   /* wal.c; lives until the connection is closed */
+    struct bank_file_methods *file_methods; /* gaps.c; the same */
     pthread_mutex_t lock;
     struct { const char *sql; sqlite3_stmt *stmt; } cache[BANK_CACHED]; /* keyed by the address of the literal */
     size_t n_cached;
@@ -46,6 +47,10 @@ void bank_cut_log_at_close(is_bank *b);
 
 /* The status of an SQLite result code, with a sentence that names the bank and the next step. */
 is_status bank_fail(const is_bank *b, int rc);
+
+/* SQLite's checks tell of a page that could not be read as if it were damaged: is this line of theirs one, and what it is then. */
+bool bank_tells_unread(const char *line);
+is_status bank_unread(const is_bank *b, const char *line);
 
 /* One use of a statement. Errors are kept until sql_end, so that calls need no checks in between:
  *     sql q = sql_open(b, "SELECT ... WHERE partition_id = ?1 ...");   // a literal: its address is the cache's key

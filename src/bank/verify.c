@@ -58,6 +58,11 @@ static is_status integrity(verify *v, bool quiet, bool repaired, size_t *n, bool
         const char *line = text_at(&q, 0);
 
         if (strcmp(line, "ok") == 0) continue;
+        if (bank_tells_unread(line)) {
+            st = bank_unread(v->b, line);
+            (void)sql_end(&q);
+            return st;
+        }
         ++*n;
         *only_indexes = *only_indexes && about_index(line);
         if (!about_index(line)) v->damaged = true;
