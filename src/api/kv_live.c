@@ -171,7 +171,9 @@ is_status kv_part_known(const inferscale_kv *kv, const inferscale_kv_part *part)
 
 static is_status check_file(const inferscale_kv *kv, const inferscale_kv_part *part, const is_segment_desc *d)
 {
-    if (memcmp(d->name, part->name, IS_HASH_BYTES))
+    static const uint8_t unnamed[IS_HASH_BYTES]; /* as inferscale_kv_write leaves it */
+
+    if (memcmp(d->name, part->name, IS_HASH_BYTES) && memcmp(d->name, unnamed, IS_HASH_BYTES))
         return is_fail(INFERSCALE_E_FOREIGN, "a KV segment's file has another segment's name; encode its facts again");
     if (memcmp(d->fingerprint, kv->fingerprint, IS_HASH_BYTES) || !is_geometry_equal(d->geometry, kv->geometry))
         return is_fail(INFERSCALE_E_FOREIGN, "a KV segment of another model; encode its facts for this one");

@@ -14,37 +14,38 @@ struct inferscale_kv_load {
     is_compose_span spans[]; /* each with a reference to its segment */
 };
 
-/* What a part of a segment is kept under: another worker's part of the same segment is another thing. */
-static is_status ram_name(const inferscale_kv_part *part, const is_segment_cut *cut, uint8_t out[IS_HASH_BYTES])
+/* What a part of a segment is kept under: another worker's part of the same segment is another thing, and so is what a file that was
+ * written anew says. A file that is gone, because it was forgotten, has no name: what memory holds of it serves no more. */
+static is_status ram_name(const inferscale_kv *kv, const inferscale_kv_part *part, const is_segment_cut *cut, uint8_t out[IS_HASH_BYTES])
 {
-    uint8_t bytes[IS_HASH_BYTES + 5 * 4];
-    const uint32_t words[5] = { part->dir, cut->plane_begin, cut->plane_end, cut->head_begin, cut->head_end };
+    struct {
+        uint8_t name[IS_HASH_BYTES];
+        uint64_t version, bytes;
+        uint32_t dir, plane_begin, plane_end, head_begin, head_end, none;
+    } of = { .dir = part->dir, .plane_begin = cut->plane_begin, .plane_end = cut->plane_end, .head_begin = cut->head_begin,
+             .head_end = cut->head_end };
+    char *path = kv_part_path(kv, part);
+    is_stat file;
+    is_status st;
 
-    memcpy(bytes, part->name, IS_HASH_BYTES);
-    memcpy(bytes + IS_HASH_BYTES, words, sizeof words);
-    is_hash_once(NULL, bytes, sizeof bytes, out);
+    if (!path) return is_fail(INFERSCALE_E_NOMEM, "out of memory loading KV segments; free memory and try again");
+    st = kv->fs->stat(kv->fs, path, &file);
+    is_free(path);
+    if (st != INFERSCALE_OK) return st;
+    memcpy(of.name, part->name, IS_HASH_BYTES);
+    of.version = file.version;
+    of.bytes = file.bytes;
+    is_hash_once(NULL, &of, sizeof of, out);
     return INFERSCALE_OK;
 }
 
-/* What is in memory serves only as long as its file is there: a forgotten segment's is not. */
-static is_segment *from_ram(inferscale_kv *kv, const inferscale_kv_part *part, const uint8_t name[IS_HASH_BYTES], is_status *st)
+static is_segment *from_ram(inferscale_kv *kv, const uint8_t name[IS_HASH_BYTES])
 {
-    char *path = kv_part_path(kv, part);
-    is_segment *s = NULL;
+    is_segment *s;
 
-    *st = path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory loading KV segments; free memory and try again");
-    if (!path) return NULL;
     pthread_mutex_lock(&kv->lock);
-    if (ram_has(&kv->ram, name)) s = ram_get(&kv->ram, name);
+    s = ram_get(&kv->ram, name);
     pthread_mutex_unlock(&kv->lock);
-    if (s && !kv->fs->exists(kv->fs, path)) {
-        is_segment_unref(s);
-        s = NULL;
-        pthread_mutex_lock(&kv->lock);
-        ram_drop(&kv->ram, name);
-        pthread_mutex_unlock(&kv->lock);
-    }
-    is_free(path);
     return s;
 }
 
@@ -68,16 +69,14 @@ static is_status load_part(inferscale_kv_load *l, const inferscale_kv_part *part
 {
     uint8_t name[IS_HASH_BYTES];
     is_segment *s;
-    is_status st;
 
     IS_TRY(kv_part_known(l->kv, part));
     if ((uint64_t)part->pos + part->n_tokens > is_rope_positions(l->kv->rope))
         return is_fail(INFERSCALE_E_INVALID, "a part up to position %llu, beyond the engine's table of %u; its context is shorter",
                        (unsigned long long)part->pos + part->n_tokens - 1, is_rope_positions(l->kv->rope));
-    IS_TRY(ram_name(part, &l->cut, name));
-    s = from_ram(l->kv, part, name, &st);
-    if (st == INFERSCALE_OK && !s) st = from_file(l->kv, part, &l->cut, name, &s);
-    if (st != INFERSCALE_OK) return st;
+    IS_TRY(ram_name(l->kv, part, &l->cut, name));
+    s = from_ram(l->kv, name);
+    if (!s) IS_TRY(from_file(l->kv, part, &l->cut, name, &s));
     l->spans[l->n++] = (is_compose_span){ .segment = s, .token_begin = part->begin, .token_end = part->begin + part->n_tokens, .pos = part->pos };
     l->n_tokens += part->n_tokens;
     if (part->begin + part->n_tokens > is_segment_info(s)->n_tokens)

@@ -16,6 +16,7 @@ typedef struct is_fs is_fs;
 /* What an entry of a folder is. mode: the permission bits alone. */
 typedef struct is_stat {
     uint64_t bytes;
+    uint64_t version; /* another one when the file was changed or another took its name */
     uint32_t mode;
     bool is_dir, is_regular;
 } is_stat;

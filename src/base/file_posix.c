@@ -220,6 +220,7 @@ static is_status posix_stat(const is_fs *fs, const char *path, is_stat *out)
     memset(out, 0, sizeof *out);
     if (lstat(path, &s) != 0) return is_fail_errno("cannot stat %s", path);
     out->bytes = (uint64_t)s.st_size;
+    out->version = ((uint64_t)s.st_ctim.tv_sec * 1000000000u + (uint64_t)s.st_ctim.tv_nsec) ^ (uint64_t)s.st_ino << 40;
     out->mode = s.st_mode & 07777;
     out->is_dir = S_ISDIR(s.st_mode);
     out->is_regular = S_ISREG(s.st_mode);
