@@ -282,7 +282,8 @@ static void logprobs_are_of_the_raw_distribution(void **state)
     is_part part = { .role = IS_ROLE_QUESTION, .source = IS_SRC_COMPUTED, .tokens = ids.ids, .n_tokens = ids.n };
     is_plan plan = { 1, &part, ids.n };
     is_run *run = NULL;
-    assert_int_equal(is_engine_start(s.is->engine, &plan, NULL, &run, NULL), INFERSCALE_OK);
+    const is_run_opts with_logits = { .want_logits = true };
+    assert_int_equal(is_engine_start(s.is->engine, &plan, &with_logits, &run, NULL), INFERSCALE_OK);
     for (size_t i = 0; i < a->n_tokens; i++) {
         const uint32_t n = is_engine_describe(s.is->engine)->n_vocab;
         const float *l = is_engine_logits(s.is->engine, run);

@@ -16,6 +16,7 @@ static const cli_option options[] = {
     { "--batch", "N", "spans captured in one call (default: 16)" },
     { "--seed", "N", "of the invented facts and the order of the runs (default: 1)" },
     CLI_ENGINE_ROWS,
+    CLI_UPSTREAM_HOME_ROW,
     { "--embedder", "WHAT", "for near, company and page:N@topic: " CLI_EMBEDDER_HELP },
     { NULL, NULL, NULL },
 };

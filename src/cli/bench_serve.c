@@ -27,6 +27,7 @@ static const cli_option options[] = {
     { "--model", "NAME", "our own server: a GGUF file or an installed name" },
     { "--engine", "NAME", "our own server: llama (default), vllm or mock" },
     { "--upstream", "URL[,URL]", "our own server, engine vllm: its servers (default: $INFERSCALE_UPSTREAM)" },
+    { "--home", "FOLDER", "our own server, engine vllm: the store that its connector reads; the owners stay in it" },
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--policy", "POLICY", "our own server: encoding policy (default: header; it costs nothing when facts are served)" },
     { "--ctx", "TOKENS", "our own server: engine context" },
@@ -240,7 +241,7 @@ static int take_options(const cli_args *a, bench_serve_options *o)
 
 static inferscale_status start(const cli_args *a, const bench_serve_options *o, serve_child *child)
 {
-    static const char *const passed[] = { "--model", "--engine", "--upstream", "--embedder", "--ctx", "--threads" };
+    static const char *const passed[] = { "--model", "--engine", "--upstream", "--home", "--embedder", "--ctx", "--threads" };
     const char *argv[CHILD_OPTIONS];
     char connections[16];
     int64_t most = 1;

@@ -9,6 +9,7 @@
 #include "exchange/jsonl.h"
 #include "eval/synth.h"
 #include "eval/ttft.h"
+#include "cli/bench_ttft_remote.h"
 
 enum { FACTS_MIN = 100 };
 
@@ -19,7 +20,9 @@ static const cli_option options[] = {
     { "--question", "TEXT", "the question (default: an invented one; 28 tokens with what closes the prompt)" },
     { "--seed", "N", "of the invented facts and the order of the arms (default: 1)" },
     CLI_ENGINE_ROWS,
+    CLI_UPSTREAM_HOME_ROW,
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
+    { "--remote", NULL, "the arms of engine vllm, for any engine that computes elsewhere" },
     { NULL, NULL, NULL },
 };
 
@@ -35,7 +38,10 @@ static const char details[] =
     "Rows come for three states of the vault: ram, page_cache (RAM tier emptied before every round), cold (the files dropped\n"
     "from the operating system's cache too, as far as it does so).\n"
     "\n"
+    "With --engine vllm the arms are text, injected, repeat (the same prompt again: what vLLM itself keeps) and none (no memory).\n"
+    "\n"
     "Examples:\n"
+    "  inferscale bench ttft --engine vllm --upstream http://127.0.0.1:8000 --k 5,20,50 --runs 21\n"
     "  inferscale bench ttft --k 0,5,10,20,50,100 --threads 1 --json";
 
 /* ---- What is remembered -------------------------------------------------------------------------------------------------- */
@@ -173,14 +179,20 @@ static void print_table(const inferscale_model_info *info, const ttft_options *o
 
 /* ---- The verb ------------------------------------------------------------------------------------------------------------ */
 
+/* The mock too can stand for an engine that computes elsewhere; tests say so. */
+static bool is_remote(const cli_args *a)
+{
+    return strcmp(cli_str(a, "--engine", ""), "vllm") == 0 || cli_flag(a, "--remote");
+}
+
 static int take_options(const cli_args *a, ttft_options *o)
 {
     int64_t sizes[TTFT_SIZES];
 
     if (cli_n(a) > 0) return cli_usage(a, "\"%.40s\" is not expected here; options begin with --", cli_at(a, 0));
-    o->n_k = cli_int_list(a, "--k", "0,5,10,20,50,100", sizes, TTFT_SIZES);
+    o->n_k = cli_int_list(a, "--k", is_remote(a) ? "5,20,50" : "0,5,10,20,50,100", sizes, TTFT_SIZES);
     for (size_t i = 0; i < o->n_k; i++) {
-        if (sizes[i] < 0 || sizes[i] > 1000) return cli_usage(a, "--k takes counts from 0 to 1000");
+        if (sizes[i] < is_remote(a) || sizes[i] > 1000) return cli_usage(a, "--k takes counts from %d to 1000", is_remote(a));
         o->k[i] = (uint32_t)sizes[i];
     }
     o->runs = (uint32_t)cli_int(a, "--runs", 11, 1, 10000);
@@ -225,6 +237,11 @@ int cmd_bench_ttft(const cli_args *a)
     o.progress_ctx = &bar;
     cli_progress_start(&bar, "measuring", 0);
     st = remember(a, &o, &m);
+    if (st == INFERSCALE_OK && is_remote(a)) {
+        code = bench_ttft_remote(a, &o, &bar);
+        memory_free(&m);
+        return code;
+    }
     if (st == INFERSCALE_OK) st = ttft_run(&o, rows, &n, &info);
     cli_progress_end(&bar);
     if (st != INFERSCALE_OK) code = cli_fail_as(a, st);

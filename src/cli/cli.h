@@ -39,6 +39,10 @@ enum {
     { "--engine", "NAME", "engine plug-in: llama (default), vllm or mock" }, \
     { "--upstream", "URL[,URL]", "engine vllm: its servers (default: $INFERSCALE_UPSTREAM; their key: $INFERSCALE_UPSTREAM_KEY)" }
 
+/* Beside them, for what measures: an upstream's connector reads one store. */
+#define CLI_UPSTREAM_HOME_ROW \
+    { "--home", "FOLDER", "engine vllm: the store that its connector reads; what is remembered to be measured is forgotten afterwards" }
+
 /* What --embedder takes, in every table that has it. */
 #define CLI_EMBEDDER_HELP "a GGUF file, an installed name, or http(s)://HOST/v1#MODEL"
 

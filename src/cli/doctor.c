@@ -301,7 +301,8 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_doctor = {
     "doctor", "", "Check CPU, engine, model, self-test and store",
-    "Exit code 1 if a check failed.\n\nExamples:\n  inferscale doctor\n  inferscale doctor --engine vllm --upstream http://127.0.0.1:8000\n  inferscale doctor --model qwen.gguf --json\n"
+    "Exit code 1 if a check failed.\n\nExamples:\n  inferscale doctor\n  inferscale doctor --engine vllm --upstream http://127.0.0.1:8000\n"
+    "  inferscale doctor --model qwen.gguf --json\n"
     "  inferscale doctor --model qwen.gguf --extract\n", options,
     CLI_STORE | CLI_MODEL | CLI_JSON, cmd_doctor,
 };

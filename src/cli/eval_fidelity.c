@@ -25,6 +25,7 @@ static const cli_option options[] = {
     { "--no-nll", NULL, "leave out the gold answer's likelihood (a third faster)" },
     { "--seed", "N", "of questions, orders and resampling (default: 1)" },
     CLI_ENGINE_ROWS,
+    CLI_UPSTREAM_HOME_ROW,
     { "--embedder", "WHAT", "for --method fused or dense" },
     { NULL, NULL, NULL },
 };

@@ -152,6 +152,7 @@ void cli_engine(const cli_args *a, inferscale_options *out)
 {
     out->engine = cli_str(a, "--engine", NULL);
     out->upstream = cli_str(a, "--upstream", NULL);
+    if (cli_has(a, "--home")) out->home = cli_str(a, "--home", NULL);
 }
 
 void cli_options(const cli_args *a, inferscale_options *out)

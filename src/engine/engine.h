@@ -138,7 +138,8 @@ typedef struct is_run_opts {
     const volatile int *cancel;
     const volatile int *stop; /* a second flag of the same meaning: the host's own beside its caller's. May be NULL */
     void (*on_begun)(void *ctx); /* the host's, called on the caller's thread when begin or more has accepted all of this, before
-                                    the first step; NULL = none */
+                                    the first step (remote engines call it themselves as soon as they have, the host once
+                                    more when they are done: it must bear that); NULL = none */
     void *begun_ctx;
     const is_realm *realm;   /* whose memory; NULL = nobody's. Copied. An extension keeps the tag */
     uint32_t n_predict;      /* at most so many tokens will be sampled before the next extension; 0 = unknown */

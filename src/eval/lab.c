@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 static is_status make_home(char **out)
@@ -37,8 +39,9 @@ is_status lab_open(const inferscale_options *options, const char *user, lab **ou
 
     *out = NULL;
     if (l == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the experiment's store");
-    st = make_home(&l->home);
-    own.home = l->home;
+    l->shared = options->engine && strcmp(options->engine, "vllm") == 0;
+    st = l->shared ? INFERSCALE_OK : make_home(&l->home);
+    if (!l->shared) own.home = l->home;
     own.read_only = 0;
     if (st == INFERSCALE_OK) st = inferscale_open(&l->is, &own);
     if (st == INFERSCALE_OK) st = lab_use(l, user);
@@ -50,9 +53,18 @@ is_status lab_open(const inferscale_options *options, const char *user, lab **ou
     return INFERSCALE_OK;
 }
 
+/* What was done for the user in a store that others have too. */
+static void leave(lab *l)
+{
+    if (!l->shared || l->is == NULL || l->user == NULL) return;
+    if (inferscale_forget_all(l->is, &l->scope, NULL) != INFERSCALE_OK)
+        is_log(IS_LOG_WARN, "what was remembered for the measurement could not be forgotten (user %s): %s", l->user, is_error());
+}
+
 void lab_close(lab *l)
 {
     if (l == NULL) return;
+    leave(l);
     inferscale_close(l->is);
     if (l->home) nftw(l->home, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     is_free(l->home);
@@ -60,10 +72,22 @@ void lab_close(lab *l)
     is_free(l);
 }
 
+/* A name that no user of that store has. */
+static char *own_name(const char *user)
+{
+    is_buf b = IS_BUF_INIT;
+    uint64_t salt;
+
+    is_random(&salt, sizeof salt);
+    is_buf_fmt(&b, "lab %s %016llx", user, (unsigned long long)salt);
+    return is_buf_take(&b);
+}
+
 is_status lab_use(lab *l, const char *user)
 {
+    leave(l);
     is_free(l->user);
-    l->user = is_strdup(user);
+    l->user = l->shared ? own_name(user) : is_strdup(user);
     if (l->user == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the experiment's store");
     l->scope = (inferscale_scope){ .user = l->user };
     return is_bank_partition(l->is->bank, &l->scope, true, &l->partition);

@@ -1,5 +1,6 @@
 /* lab.h - a throw-away store for experiments: a handle on a new folder under $TMPDIR, removed when closed, so that measuring
- * never touches anyone's memory. What is measured is the product's own code on it. */
+ * never touches anyone's memory. What is measured is the product's own code on it. With engine vllm the store is the one that the upstream's
+ * connector reads, and what is measured is a user of its own in it, forgotten at the end. */
 #ifndef IS_EVAL_LAB_H
 #define IS_EVAL_LAB_H
 
@@ -9,12 +10,13 @@
 typedef struct lab {
     inferscale *is;
     char *home;
+    bool shared;              /* the home is that of an upstream's connector: it stays, the user's memory is forgotten */
     char *user;
     inferscale_scope scope;   /* whose memory the experiment fills; .user = user */
     is_partition partition;   /* refreshed by the functions below */
 } lab;
 
-/* options->home is ignored. *out is to be closed, also by the caller's error path; NULL on failure. */
+/* options->home is ignored, but with engine vllm. *out is to be closed, also by the caller's error path; NULL on failure. */
 is_status lab_open(const inferscale_options *options, const char *user, lab **out);
 void lab_close(lab *l);       /* removes the folder; NULL is allowed */
 

@@ -155,20 +155,20 @@ static is_status step(bench *b)
 
 /* ---- The store ----------------------------------------------------------------------------------------------------------- */
 
-static is_status fill(bench *b)
+is_status ttft_fill(lab *l, const ttft_options *o)
 {
     inferscale_encode_options encode = INFERSCALE_ENCODE_OPTIONS_INIT;
-    inferscale_fact *facts = is_calloc(b->o->n_facts + 1, sizeof *facts);
+    inferscale_fact *facts = is_calloc(o->n_facts + 1, sizeof *facts);
     is_status st;
 
-    if (facts == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu facts", b->o->n_facts);
-    for (size_t i = 0; i < b->o->n_facts; i++)
-        facts[i] = (inferscale_fact){ .text = b->o->texts[i], .event_time = b->o->times ? b->o->times[i] : 0 };
-    st = lab_remember(b->l, facts, b->o->n_facts, NULL);
+    if (facts == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu facts", o->n_facts);
+    for (size_t i = 0; i < o->n_facts; i++)
+        facts[i] = (inferscale_fact){ .text = o->texts[i], .event_time = o->times ? o->times[i] : 0 };
+    st = lab_remember(l, facts, o->n_facts, NULL);
     is_free(facts);
-    encode.on_progress = b->o->on_progress;
-    encode.progress_ctx = b->o->progress_ctx;
-    return st == INFERSCALE_OK ? inferscale_encode(b->l->is, &b->l->scope, &encode) : st;
+    encode.on_progress = o->on_progress;
+    encode.progress_ctx = o->progress_ctx;
+    return st == INFERSCALE_OK ? inferscale_encode(l->is, &l->scope, &encode) : st;
 }
 
 /* ---- One size ------------------------------------------------------------------------------------------------------------ */
@@ -321,7 +321,7 @@ is_status ttft_run(const ttft_options *options, ttft_row *rows, size_t *n, infer
     if (st == INFERSCALE_OK) st = inferscale_model(b.l->is, info);
     if (st == INFERSCALE_OK && !info->can_inject)
         st = is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected: %s; take another --model", info->why_not);
-    if (st == INFERSCALE_OK) st = fill(&b);
+    if (st == INFERSCALE_OK) st = ttft_fill(b.l, options);
     for (size_t i = 0; i < options->n_k && st == INFERSCALE_OK; i++) {
         b.k = options->k[i];
         st = run_size(&b, rows + *n);

@@ -36,6 +36,7 @@ is_status mock_whole_begin(void *impl, const is_plan *plan, const is_run_opts *o
     IS_TRY(check_up(m));
     st = mock_seen_begin(impl, plan, opts, run);
     if (st != INFERSCALE_OK || !m->opt.remote) return st;
+    if (opts && opts->on_begun) opts->on_begun(opts->begun_ctx);
     st = do_all(m, *run);
     if (st == INFERSCALE_OK) return st;
     mock_finish(m, *run);
@@ -57,6 +58,7 @@ is_status mock_whole_more(void *impl, is_run *run, const is_plan *more, const is
 
     IS_TRY(check_up(m));
     IS_TRY(mock_seen_more(impl, run, more, opts));
+    if (m->opt.remote && opts && opts->on_begun) opts->on_begun(opts->begun_ctx);
     return m->opt.remote ? go_on(m, run) : INFERSCALE_OK;
 }
 
