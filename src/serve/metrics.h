@@ -40,7 +40,7 @@
     X(UPSTREAM_REQUESTS, COUNTER, "inferscale_upstream_requests_total", "upstream", "Requests sent there")                    \
     X(UPSTREAM_RETRIES, COUNTER, "inferscale_upstream_retries_total", "upstream", "Requests that failed there and were sent to another") \
     X(UPSTREAM_INJECTED, COUNTER, "inferscale_upstream_injected_tokens_total", "upstream", "Prompt tokens injected there") \
-    X(UPSTREAM_FAILURES, COUNTER, "inferscale_upstream_failures_total", "upstream,why", "Stored rows that were computed after all, and other failures") \
+    X(UPSTREAM_FAILURES, COUNTER, "inferscale_upstream_failures_total", "upstream,why", "Stored rows computed after all, and other failures") \
     X(STORE_BYTES, GAUGE, "inferscale_store_bytes", "what", "Bytes of bank, vault and RAM tier")                              \
     X(STORE_ITEMS, GAUGE, "inferscale_store_items", "what", "Facts, turns, partitions and segments")                          \
     X(STORE_USABLE, GAUGE, "inferscale_store_usable", "what", "1 = the store can be read, or written, now; 0 = it cannot") \
