@@ -371,6 +371,13 @@ static void schedule(side *first, void *(*begin)(void *), side *second, void *(*
     pthread_join(threads[1], NULL);
 }
 
+static void tell_steps(const char *who, const side *s)
+{
+    fprintf(stderr, "%s:", who);
+    for (unsigned i = 0; i < s->count && i < MARKS; i++) fprintf(stderr, " %s%s", s->passed[i], s->stop_at == i + 1 ? " [stood]" : "");
+    fprintf(stderr, "\n");
+}
+
 static void try(bool question_first)
 {
     prepare();
@@ -379,9 +386,12 @@ static void try(bool question_first)
     one_question(); /* nor does the same question, sent again */
     expect_none_holds("after all");
     clear_up();
-    if (*violation)
+    if (*violation) {
+        tell_steps("the question", &asker);
+        tell_steps("forgetting", &forgetter);
         fail_msg("%s, %s, %s first; the question stood in %s, forgetting in %s: %s", ways[way], deed == CHANGED ? "changed" : "forgotten",
                  question_first ? "question" : "forgetting", asker.where ? asker.where : "-", forgetter.where ? forgetter.where : "-", violation);
+    }
 }
 
 static void at_points(unsigned a, unsigned b)

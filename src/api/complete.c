@@ -150,6 +150,23 @@ static is_status find_talk(completing *c)
     return INFERSCALE_OK;
 }
 
+/* What an earlier turn holds is held from now on: finding the newest turn's facts may move the lease, and looks at what is held then. */
+static is_status hold_turn(completing *c, const is_plan_turn *turn)
+{
+    is_dep *deps = is_calloc(turn->n_facts + 1, sizeof *deps);
+    is_names segments = { 0 };
+    is_status st = deps ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+
+    for (size_t i = 0; st == INFERSCALE_OK && i < turn->n_facts; i++) {
+        deps[i] = (is_dep){ turn->facts[i].id, turn->facts[i].version };
+        if (turn->facts[i].segment) st = is_names_add(&segments, is_segment_info(turn->facts[i].segment)->name);
+    }
+    if (st == INFERSCALE_OK) st = is_hold_add(&c->a.hold, deps, turn->n_facts, &segments);
+    is_names_free(&segments);
+    is_free(deps);
+    return st;
+}
+
 /* The facts of a placement, as they are remembered; *lost: one of them is not any more. */
 static is_status load_placed(completing *c, const is_dep *deps, size_t n, is_plan_turn *turn, bool *lost)
 {
@@ -167,6 +184,7 @@ static is_status load_placed(completing *c, const is_dep *deps, size_t n, is_pla
     st = !turn->facts ? is_fail(INFERSCALE_E_NOMEM, "out of memory") : INFERSCALE_OK;
     if (st == INFERSCALE_OK && items->n != n) st = is_asking_gone();
     if (st == INFERSCALE_OK) st = is_asking_facts(&c->a, items, n, turn->facts);
+    if (st == INFERSCALE_OK) st = hold_turn(c, turn);
     inferscale_list_free(items);
     return st;
 }

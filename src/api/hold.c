@@ -119,9 +119,11 @@ bool is_hold_stopped(const is_hold *h)
 
 is_status is_hold_check(is_hold *h, bool *gone)
 {
+    is_lease *lease = NULL, *old;
     is_bank *watch;
     is_partition now;
     bool holds = true;
+    is_status st;
 
     *gone = is_hold_stopped(h);
     if (*gone || !h->p.id) return INFERSCALE_OK;
@@ -129,11 +131,21 @@ is_status is_hold_check(is_hold *h, bool *gone)
     now = h->p;
     IS_TRY(is_bank_partition_refresh(watch, &now));
     if (now.epoch == h->p.epoch) return INFERSCALE_OK;
-    /* First the lease, then the look: what comes after the look finds the lease. */
-    IS_TRY(is_hold_lease(h, &now));
-    IS_TRY(is_bank_still_holds(watch, &now, h->facts, h->n_facts, &h->segments, h->as_of, &holds));
-    *gone = !holds;
-    return INFERSCALE_OK;
+    /* First the lease, then the look: what comes after the look finds the lease. Who must end keeps the old one until it has ended, so that
+     * who made it end waits for it. */
+    IS_TRY(is_lease_take(watch, &now, &lease));
+    st = is_bank_still_holds(watch, &now, h->facts, h->n_facts, &h->segments, h->as_of, &holds);
+    *gone = st == INFERSCALE_OK && !holds;
+    if (st == INFERSCALE_OK && holds) {
+        pthread_mutex_lock(&h->is->holds_lock);
+        old = h->lease;
+        h->lease = lease;
+        h->p = now;
+        pthread_mutex_unlock(&h->is->holds_lock);
+        lease = old;
+    }
+    is_lease_drop(lease);
+    return st;
 }
 
 /* ---- Draining ------------------------------------------------------------------------------------------------------------ */
