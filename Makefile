@@ -44,6 +44,8 @@ LLAMA_LIBS     = $(LLAMA_LINK) -Wl,-rpath,$(LLAMA_DIR)/lib
 CORE_LIBS      := -lsqlite3 -lsodium -lxxhash -lstemmer -lpthread -lm -ldl
 # What only the program needs: JSON, the server, clients of other servers.
 BIN_LIBS       := -ljansson -lmicrohttpd -lcurl
+# And what tests and fuzzers of the vLLM plug-in need.
+VLLM_LIBS      := -lz
 
 objs = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
 CORE_SRC   := $(wildcard src/base/*.c src/kv/*.c src/bank/*.c src/embed/*.c src/recall/*.c src/engine/*.c src/plan/*.c src/encode/*.c src/api/*.c)
@@ -53,11 +55,12 @@ LLAMA_SRC  := $(wildcard src/engine/llama/*.c)
 LLAMA_CXX  := $(wildcard src/engine/llama/*.cpp)
 MOCK_SRC   := $(wildcard src/engine/mock/*.c)
 HTTP_SRC   := $(wildcard src/embed/http/*.c)
+VLLM_SRC   := $(wildcard src/engine/vllm/*.c)
 TOOL_SRC   := $(wildcard src/tools/*.c)
 
 LIB_SO  := $(OUT)/libinferscale.so.$(SOVER)
 LIB_A   := $(OUT)/libinferscale.a
-PLUGINS := $(if $(LLAMA_SRC),$(OUT)/libinferscale-llama.so) $(if $(MOCK_SRC),$(OUT)/libinferscale-mock.so) $(if $(HTTP_SRC),$(OUT)/libinferscale-embed-http.so)
+PLUGINS := $(if $(LLAMA_SRC),$(OUT)/libinferscale-llama.so) $(if $(MOCK_SRC),$(OUT)/libinferscale-mock.so) $(if $(HTTP_SRC),$(OUT)/libinferscale-embed-http.so) $(if $(VLLM_SRC),$(OUT)/libinferscale-vllm.so)
 BIN     := $(if $(CLI_SRC),$(OUT)/inferscale)
 TOOLS   := $(if $(TOOL_SRC),$(OUT)/inferscale-models)
 
@@ -135,6 +138,8 @@ $(OUT)/libinferscale-mock.so: $(call objs,$(MOCK_SRC) $(SHARED_SRC)) src/plugin.
 	$(PLUGIN_LINK) $(PLUGIN_LIBS)
 $(OUT)/libinferscale-embed-http.so: $(call objs,$(HTTP_SRC) $(SHARED_SRC)) src/plugin.map
 	$(PLUGIN_LINK) -lcurl -ljansson $(PLUGIN_LIBS)
+$(OUT)/libinferscale-vllm.so: $(call objs,$(VLLM_SRC) $(SHARED_SRC)) src/plugin.map
+	$(PLUGIN_LINK) -lcurl -ljansson -lz $(PLUGIN_LIBS)
 
 # Files that the program carries (src/serve/embedded.h).
 EMBEDDED     := $(wildcard docs/openapi.json src/serve/page/*)
@@ -154,7 +159,7 @@ $(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC)) $(LLAMA_STAMP)
 # Tests link the CLI's parts too (all but its main) and the tool's parser, so that these are tested directly.
 # An archive, so that a test pulls in only what it uses.
 PARTS := $(OUT)/libparts.a
-$(PARTS): $(call objs,$(filter-out src/cli/main.c,$(CLI_SRC)) src/tools/safetensors.c) $(EMBEDDED_OBJ)
+$(PARTS): $(call objs,$(filter-out src/cli/main.c,$(CLI_SRC)) $(VLLM_SRC) src/tools/safetensors.c) $(EMBEDDED_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
 SUPPORT := $(OUT)/libsupport.a
@@ -163,7 +168,7 @@ $(SUPPORT): $(call objs,$(TSUP_SRC))
 	ar rcs $@ $^
 $(OUT)/tests/%: $(OUT)/obj/tests/%.o $(SUPPORT) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) $(TEST_LDFLAGS) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(CORE_LIBS)
+	$(CC) $(SAN) $(TEST_LDFLAGS) -o $@ $(filter %.o,$^) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(VLLM_LIBS) $(CORE_LIBS)
 # Its WRAP lines name the functions that it stops threads in.
 WRAP_LINES := 's/^WRAP(PED)?.[^,]*, ([a-z_]+),.*/-Wl,--wrap=\2/p'
 $(OUT)/tests/test_forget_schedule: TEST_LDFLAGS = $(shell sed -nE $(WRAP_LINES) tests/test_forget_schedule.c)
@@ -177,14 +182,14 @@ $(OUT)/tests/test_kill: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/test_cli $(OUT)/tests/test_cli_store $(OUT)/tests/test_cli_first $(OUT)/tests/test_cli_maintain $(OUT)/tests/test_cli_change: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
+	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) -lcmocka $(BIN_LIBS) $(VLLM_LIBS) $(LLAMA_LIBS) -lstdc++ $(CORE_LIBS)
 
 # With BUILD=fuzz clang's libFuzzer has the main function, else fuzz/replay.c.
 FUZZ_MAIN := $(if $(filter fuzz,$(BUILD)),,$(OUT)/obj/fuzz/replay.o)
 FUZZ_LINK := $(if $(filter fuzz,$(BUILD)),-fsanitize=fuzzer)
 $(OUT)/fuzz/%: $(OUT)/obj/fuzz/%.o $(FUZZ_MAIN) $(PARTS) $(LIB_A)
 	@mkdir -p $(@D)
-	$(CC) $(SAN) $(FUZZ_LINK) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) $(BIN_LIBS) $(CORE_LIBS)
+	$(CC) $(SAN) $(FUZZ_LINK) -o $@ $(filter %.o,$^) $(PARTS) $(LIB_A) $(BIN_LIBS) $(VLLM_LIBS) $(CORE_LIBS)
 
 examples: $(patsubst examples/%.c,$(OUT)/examples/%,$(wildcard examples/*.c))
 $(OUT)/examples/%: examples/%.c $(LIB_SO)

@@ -24,6 +24,7 @@ ROOMS = {
     "cli": ["base", "kv", "bank", "engine", "embed", "recall", "plan", "encode", "api", "eval", "exchange", "serve"],
     "engine/llama": ["base", "kv", "engine"],
     "engine/mock": ["base", "kv", "engine"],
+    "engine/vllm": ["base", "kv", "engine"],
     "embed/http": ["base", "kv", "engine"],
     "tools": ["base"],
 }
@@ -32,7 +33,8 @@ LLAMA_ROOMS = ("engine/llama", "tools")
 NOT_LLAMA = ("src/tools/safetensors.c", "src/tools/safetensors.h")  # linked by its fuzz target without libllama
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # Who else may use a library, by header: its one room (and the command line for JSON).
-ONLY = {"sqlite3.h": ("bank", "cli"), "curl/curl.h": ("embed/http", "serve", "eval"), "microhttpd.h": ("serve",),
+ONLY = {"sqlite3.h": ("bank", "cli"), "curl/curl.h": ("embed/http", "engine/vllm", "serve", "eval"),
+        "zlib.h": ("engine/vllm",), "microhttpd.h": ("serve",),
         "libstemmer.h": ("recall",), "sodium.h": ("base",),
         "xxhash.h": ("base",)}
 

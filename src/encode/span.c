@@ -99,6 +99,14 @@ static is_status capture(const is_encoder *enc, is_capture *c, size_t n)
     return st;
 }
 
+/* The profile's header, where the context begins with it. */
+static uint32_t common_tokens(const is_encoder *enc, const is_context *c)
+{
+    const is_tokens *h = &enc->profile->header;
+
+    return h->n <= c->tokens.n && (!h->n || memcmp(c->tokens.ids, h->ids, h->n * sizeof *h->ids) == 0) ? h->n : 0;
+}
+
 is_status is_capture_spans(const is_encoder *enc, const is_partition *p, const is_span *spans, size_t n, is_rows *out)
 {
     const is_geometry *g = is_engine_geometry(enc->engine);
@@ -116,7 +124,7 @@ is_status is_capture_spans(const is_encoder *enc, const is_partition *p, const i
         c[i] = (is_capture){ .context = context->tokens.ids, .n_context = context->tokens.n, .span = spans[i].tokens->ids,
                              .n_span = spans[i].tokens->n, .stored = context->stored, .n_stored = context->n_stored,
                              .background = enc->background, .cancel = enc->cancel, .rows = out[i].rows,
-                             .realm = p ? &realm : NULL };
+                             .realm = p ? &realm : NULL, .n_common = common_tokens(enc, context) };
     }
     if (st == INFERSCALE_OK) st = capture(enc, c, n);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {

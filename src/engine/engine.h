@@ -28,6 +28,7 @@ typedef struct is_part {
     const int32_t *tokens;   /* [n_tokens] */
     uint32_t n_tokens;
     uint32_t pos;            /* position of tokens[0]; parts are contiguous: pos = the sum of the n_tokens before it */
+    bool common;             /* headers: the same for everybody, nothing in it was said by a client */
     int64_t fact_id;         /* facts; else 0 */
     int version;
     is_segment *segment;     /* STORED: the rows, segment tokens == tokens (checked by the engine); else NULL. Borrowed. */
@@ -42,7 +43,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 7, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
+enum { IS_ENGINE_ABI = 8, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -108,6 +109,7 @@ typedef struct is_capture {
     uint32_t n_injected;     /* out: tokens of the stored part */
     const volatile int *cancel; /* may be NULL */
     const is_realm *realm;   /* whose; NULL = nobody's */
+    uint32_t n_common;       /* so many first tokens of the context are the same for everybody */
 } is_capture;
 
 /* ---- Running a plan ------------------------------------------------------------------------------------------------------ */

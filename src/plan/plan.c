@@ -142,6 +142,13 @@ static const is_tokens *opener(const is_profile *profile, const is_plan_opts *op
     return opts->header_plain ? opts->header_plain : &profile->header_plain;
 }
 
+/* The profile's own words are everybody's; another system text is its client's. */
+static void add_opener(is_planned *p, const is_profile *profile, const is_tokens *t)
+{
+    add_part(p, IS_ROLE_HEADER, t);
+    if (t->n) p->plan.parts[p->plan.n_parts - 1].common = t == &profile->header || t == &profile->header_plain;
+}
+
 static const is_tokens *closer(const is_profile *profile, bool first)
 {
     return first ? &profile->footer : &profile->next_footer;
@@ -185,7 +192,7 @@ static void add_turn(is_planned *p, const is_profile *profile, const is_plan_opt
 {
     is_plan_turn *t = &opts->turns[i];
 
-    add_part(p, IS_ROLE_HEADER, opener(profile, opts, i == 0, t->with_memory));
+    add_opener(p, profile, opener(profile, opts, i == 0, t->with_memory));
     for (size_t k = 0; k < t->n_facts; k++)
         if (t->facts[k].tokens.n) add_fact(p, &t->facts[k], t->facts[k].segment != NULL);
     if (t->with_memory) add_part(p, IS_ROLE_FOOTER, closer(profile, i == 0));
@@ -208,7 +215,7 @@ static void add_resident(is_planned *p, const is_plan_opts *opts)
 static void add_memory(is_planned *p, const is_profile *profile, is_plan_fact *facts, const bool *keep, size_t n, const is_plan_opts *opts,
                        bool first)
 {
-    add_part(p, IS_ROLE_HEADER, opener(profile, opts, first, opts->with_memory));
+    add_opener(p, profile, opener(profile, opts, first, opts->with_memory));
     if (!opts->with_memory) return;
     add_facts(p, facts, keep, n, opts->repair);
     add_part(p, IS_ROLE_FOOTER, closer(profile, first));

@@ -1,0 +1,242 @@
+/* internal.h - what the files of the vLLM plug-in share: a REMOTE engine (engine.h) whose servers are unmodified vLLM with our
+ * connector (docs/vllm.md is the contract).
+ *
+ *   describe   what a server says of its model          upstream   which server gets a request, and what is known of each
+ *   tokens     text to ids, each text once               keeper     the thread that looks after servers in the background
+ *   chat       the chat format's literal pieces          heads      rows of prompt headers, captured once
+ *   prompt     a run's tokens, its stored parts, salt    request    the JSON of a completion
+ *   run        begin, more, token, sample                run_stats  what was injected after all, and why not
+ *   capture    rows of spans                             spool      the files that they come in
+ *   revoke     a tag's lower epochs are given up         tickets    what the connector trusts
+ *   open       the store's folder, the first word        report     what is known of it
+ *
+ * Locks: vllm.lock guards the servers' states and the small tables; nothing is waited for under it. Each other object has its own,
+ * and takes vllm.lock inside it, never the other way round. */
+#ifndef IS_ENGINE_VLLM_INTERNAL_H
+#define IS_ENGINE_VLLM_INTERNAL_H
+
+#include <jansson.h>
+#include <pthread.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/vllm/describe.h"
+#include "engine/vllm/http.h"
+#include "engine/vllm/stream.h"
+
+enum {
+    VLLM_UPSTREAMS = 64,
+    VLLM_POLL_MS = 5,               /* how often flags are looked at */
+    VLLM_ANSWER_MAX = 64 << 20,     /* bytes of an answer that is no stream */
+    VLLM_CAPTURES = 16,             /* spans of one capture call that are under way at once */
+};
+
+/* What is waited for at most. Tests set them; nobody else does. */
+typedef struct vllm_limits {
+    uint32_t connect_ms, silent_ms; /* of any request: a server under load may queue one for minutes */
+    uint32_t small_ms;              /* of what is computed at once: tokenising, tickets without work */
+    uint32_t open_ms;               /* for servers that are still loading */
+    uint32_t backoff_ms;            /* after a first failure; doubles */
+    uint32_t keeper_ms;
+} vllm_limits;
+extern vllm_limits vllm_limit;
+
+typedef struct vllm_flags { const volatile int *cancel, *stop; } vllm_flags; /* either may be NULL */
+bool vllm_flagged(vllm_flags f);
+
+/* ---- Servers (upstream.c) ------------------------------------------------------------------------------------------------- */
+
+typedef enum vllm_state { VLLM_NEW, VLLM_READY, VLLM_FOREIGN } vllm_state; /* not described yet; usable; of another model */
+typedef enum vllm_outcome { VLLM_WORKED, VLLM_FAILED, VLLM_NEITHER } vllm_outcome;
+
+typedef struct vllm_upstream {
+    char *url;                      /* without a slash at its end */
+    vllm_state state;
+    uint32_t in_flight, n_row;      /* failures in a row */
+    double down_until_ms;           /* 0 = healthy */
+    char why[256];                  /* the last failure, or why it is not used */
+    char version[64], name[128];    /* as described */
+    uint8_t fingerprint[IS_HASH_BYTES];
+    bool can_inject;
+    uint64_t n_requests, n_failures, n_retries, tokens_injected;
+    uint32_t n_reasons;
+    struct { char code[24]; uint64_t n; } reasons[IS_REASONS_MAX];
+    is_realm *pending;              /* revocations it has not confirmed */
+    uint32_t n_pending, cap_pending;
+} vllm_upstream;
+
+typedef struct vllm_counters {
+    uint64_t completions, tokens_out, retries, continued, captures, captured_tokens, spool_shredded, heads_made, heads_used,
+        tokenised, token_cache_hits, split_texts, refused_texts, status_asked, injected_tokens, planned_tokens, fell_short,
+        attempts_raised, cold_starts, revocations, chat_fallbacks, foreign_servers;
+} vllm_counters;
+
+typedef struct vllm_attempt { uint8_t key[IS_HASH_BYTES]; uint32_t attempt; uint64_t used; } vllm_attempt;
+enum { VLLM_ATTEMPTS = 4096 };
+
+typedef struct vllm_floor { uint8_t tag[IS_HASH_BYTES]; uint64_t epoch; } vllm_floor; /* the lowest epoch that is of use */
+typedef struct vllm_spool vllm_spool;
+typedef struct vllm_tokens vllm_tokens;
+typedef struct vllm_heads vllm_heads;
+
+typedef struct vllm {
+    char *home, *dir;               /* HOME, HOME/vllm */
+    uint8_t secret[IS_KEY_BYTES];
+    vllm_http *http;
+    vllm_model *model;
+    is_chat_format chat;
+    bool has_chat;
+    char chat_why[200];             /* why the template is not used, or how contents differ from what it makes of them */
+    vllm_tokens *tokens;
+    vllm_heads *heads;
+    vllm_spool *spool;
+
+    pthread_mutex_t lock;           /* of what follows */
+    vllm_upstream up[VLLM_UPSTREAMS];
+    uint32_t n_up;
+    vllm_counters n;
+    vllm_attempt *attempts;         /* [VLLM_ATTEMPTS], hashed by key */
+    uint64_t clock;
+    vllm_floor *floors;
+    uint32_t n_floors, cap_floors;
+
+    pthread_t keeper;
+    pthread_cond_t wake;
+    bool keeping, closing;
+} vllm;
+
+#define VLLM_COUNT(e, what, by) __atomic_add_fetch(&(e)->n.what, (by), __ATOMIC_RELAXED)
+
+is_status vllm_no_memory(void);
+
+/* A usable server for work of this tag (NULL = nobody's) that is not in *tried, which it joins; it counts as busy until it is given
+ * back. E_BUSY: those that are left have not confirmed a revocation. E_ENGINE: none is left. */
+is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t *i);
+/* The same for this one server: false if it is not usable now. */
+bool vllm_upstream_take_this(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t i);
+void vllm_upstream_give(vllm *e, uint32_t i, vllm_outcome outcome);
+bool vllm_upstream_pends(const vllm_upstream *u, const uint8_t *tag);  /* under the lock */
+
+/* One request, answered in JSON. code 0 with a failure: no answer. *retry: another server may do better. */
+is_status vllm_ask(vllm *e, uint32_t up, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out, bool *retry);
+/* On one server after another. */
+is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out);
+/* Waits on the line in short steps until each call has ended or a flag is set: E_CANCELLED. */
+is_status vllm_wait_all(vllm_line *l, vllm_call *const *calls, size_t n, vllm_flags flags);
+
+/* ---- Tickets -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct vllm_part {          /* stored rows of a prompt */
+    uint8_t name[IS_HASH_BYTES];
+    bool head;                      /* under heads; else in the vault */
+    uint32_t pos, n_tokens;
+} vllm_part;
+
+typedef struct vllm_ask_for {
+    int op;                         /* INFERSCALE_TICKET_* */
+    uint8_t id[16];
+    is_realm realm;                 /* zero = nobody's */
+    uint8_t salt[IS_HASH_BYTES];
+    const int32_t *prompt;
+    uint32_t n_prompt;
+    const vllm_part *parts;
+    uint32_t n_parts, capture_begin, capture_n;
+} vllm_ask_for;
+
+/* The signed ticket as text; is_free. */
+is_status vllm_ticket_make(const vllm *e, const vllm_ask_for *a, char **out);
+/* The salt of a run: of the tokens of its header, the names of its first turn's stored parts, and attempts. */
+is_status vllm_salt_make(const vllm *e, const is_realm *realm, const int32_t *header, uint32_t n_header, const vllm_part *parts,
+                         uint32_t n_parts, uint32_t attempt, uint8_t out[IS_HASH_BYTES]);
+/* A request that computes nothing for anybody (DESCRIBE, REVOKE, STATUS), and the connector's word to it (a new reference).
+ * E_NOTFOUND: there is no connector in this vLLM. */
+is_status vllm_ticket_body(const vllm *e, vllm_ask_for *a, char **body);
+is_status vllm_ticket_answer(const json_t *answer, json_t **out);
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+
+is_status vllm_open(const is_engine_opts *opts, void **impl);
+void vllm_close(void *impl);
+/* Asks server i what it is. E_NOTFOUND: no connector. The model's first description becomes e->model. */
+is_status vllm_describe(vllm *e, uint32_t i);
+is_status vllm_keeper_start(vllm *e);
+void vllm_keeper_stop(vllm *e);
+
+/* ---- Text ------------------------------------------------------------------------------------------------------------------- */
+
+is_status vllm_tokens_new(vllm_tokens **out);
+void vllm_tokens_drop(vllm_tokens *t);
+is_status vllm_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+void vllm_tokens_free(void *impl, int32_t *tokens);
+int vllm_token_piece(void *impl, int32_t token, char *buf, int cap);
+bool vllm_is_eog(void *impl, int32_t token);
+/* The ids of a server's answer to /tokenize. */
+is_status vllm_ids_read(const vllm *e, const json_t *answer, int32_t **out, uint32_t *n);
+is_status vllm_chat_find(vllm *e);
+void vllm_chat_free(is_chat_format *f);
+
+/* ---- Heads ------------------------------------------------------------------------------------------------------------------ */
+
+is_status vllm_heads_open(vllm *e, vllm_heads **out);
+void vllm_heads_close(vllm_heads *h);
+/* The stored rows of these first tokens of a prompt. What is not there is captured now; unless `soon`, only when it is asked for the
+ * second time. E_NOTFOUND: not there, or another thread is at it. realm NULL = nobody's: they hold no client's words. */
+is_status vllm_heads_get(vllm *e, const is_realm *realm, const int32_t *tokens, uint32_t n, bool soon, vllm_flags flags, vllm_part *out);
+/* Rows of this tag that were made under a lower epoch are overwritten and removed. */
+void vllm_heads_forget(vllm_heads *h, const uint8_t *tag);
+
+/* ---- Capture ---------------------------------------------------------------------------------------------------------------- */
+
+is_status vllm_capture(void *impl, is_capture *c, size_t n);
+
+/* The spool (spool.c): files of captures on their way, each overwritten when it was read. An id begins with its process's mark, so that
+ * what a dead process left is known. */
+is_status vllm_spool_open(vllm *e);
+void vllm_spool_close(vllm *e);
+void vllm_spool_id(vllm *e, uint8_t id[16]);
+/* The rows of a capture from all its files: rows[plane] = [n_span][n_heads][head_dim]. The files are gone afterwards in any case. */
+is_status vllm_spool_take(vllm *e, const uint8_t id[16], const int32_t *span, uint32_t n_span, float **rows);
+/* A capture that failed: what it wrote, or may still write, is overwritten and removed. */
+void vllm_spool_drop(vllm *e, const uint8_t id[16]);
+void vllm_spool_sweep(vllm *e);     /* the keeper: late files of those */
+
+/* ---- Runs ------------------------------------------------------------------------------------------------------------------- */
+
+is_status vllm_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run);
+is_status vllm_more(void *impl, is_run *run, const is_plan *more, const is_run_opts *opts);
+is_status vllm_token_fed(void *impl, is_run *run, int32_t token);
+uint32_t vllm_left(void *impl, is_run *run);
+void vllm_undo(void *impl, is_run *run);
+void vllm_finish_run(void *impl, is_run *run);
+void vllm_stats(void *impl, is_run *run, is_run_stats *out);
+is_status vllm_sample(void *impl, is_run *run, int32_t *token);
+const float *vllm_logits(void *impl, is_run *run);
+uint32_t vllm_run_tokens(void *impl, is_run *run);
+void vllm_rest(void *impl, is_run *run);
+
+/* What a run has to do with the attempts of its salt (run_stats.c). */
+uint32_t vllm_attempt_of(vllm *e, const uint8_t key[IS_HASH_BYTES]);
+void vllm_attempt_raise(vllm *e, const uint8_t key[IS_HASH_BYTES]);
+
+/* ---- Giving up ------------------------------------------------------------------------------------------------------------- */
+
+is_status vllm_revoke(void *impl, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
+void vllm_revoke_again(vllm *e);    /* the keeper: servers that have not confirmed */
+/* E_STALE: a higher epoch of this tag was revoked. */
+is_status vllm_realm_check(vllm *e, const is_realm *realm);
+
+/* ---- What is known of it (report.c) ---------------------------------------------------------------------------------------------- */
+
+is_status vllm_info(void *impl, is_engine_info *out);
+const is_geometry *vllm_geometry(void *impl);
+const is_chat_format *vllm_chat(void *impl);
+size_t vllm_upstreams(void *impl, is_upstream *out, size_t most);
+/* An answer of this server is over: rows that were injected, and why others were not ("" = all were). */
+void vllm_upstream_injected(vllm *e, uint32_t i, uint64_t tokens, const char *reason);
+void vllm_upstream_retried(vllm *e, uint32_t i);    /* another one answers instead */
+
+extern const is_engine_vtable is_vllm_engine;
+
+#endif

@@ -1,0 +1,51 @@
+/* plugin.c - the plug-in's table, and the way out for log lines and error sentences. */
+#include "engine/vllm/internal.h"
+
+const is_engine_vtable is_vllm_engine = {
+    .name = "vllm",
+    .open = vllm_open,
+    .close = vllm_close,
+    .info = vllm_info,
+    .geometry = vllm_geometry,
+    .chat_format = vllm_chat,
+    .tokenize = vllm_tokenize,
+    .tokens_free = vllm_tokens_free,
+    .token_piece = vllm_token_piece,
+    .is_eog = vllm_is_eog,
+    .capture = vllm_capture,
+    .begin = vllm_begin,
+    .more = vllm_more,
+    .token = vllm_token_fed,
+    .left = vllm_left,
+    .undo = vllm_undo,
+    .finish = vllm_finish_run,
+    .stats = vllm_stats,
+    .sample = vllm_sample,
+    .logits = vllm_logits,
+    .run_tokens = vllm_run_tokens,
+    .revoke = vllm_revoke,
+    .rest = vllm_rest,
+    .upstreams = vllm_upstreams,
+};
+
+static const is_host *host;
+
+static void log_to_host(void *ctx, int level, const char *message)
+{
+    (void)ctx;
+    if (host && host->log) host->log(level, message);
+}
+
+__attribute__((visibility("default"))) const is_plugin *inferscale_plugin(const is_host *h);
+
+const is_plugin *inferscale_plugin(const is_host *h)
+{
+    static const is_plugin plugin = { .abi = IS_ENGINE_ABI, .name = "vllm", .version = INFERSCALE_VERSION, .engine = &is_vllm_engine };
+
+    if (!h || h->abi != IS_ENGINE_ABI) return NULL;
+    host = h;
+    is_error_set_sink(h->error);
+    is_mem_ask(h->refuse);
+    is_log_set(log_to_host, NULL);
+    return &plugin;
+}

@@ -1,0 +1,65 @@
+/* run.h - one live sequence: what was fed, which of it is stored, and the request that computes its next tokens. */
+#ifndef IS_ENGINE_VLLM_RUN_H
+#define IS_ENGINE_VLLM_RUN_H
+
+#include "engine/vllm/internal.h"
+
+struct is_run {
+    vllm *e;
+    is_realm realm;
+    bool owned;                     /* has a realm */
+    bool apart;                     /* no_prefix_cache: a salt of its own */
+    vllm_flags flags;
+    void (*on_begun)(void *ctx);    /* until it was called */
+    void *begun_ctx;
+
+    /* The sequence (prompt.c) */
+    int32_t *tokens;
+    uint32_t n, cap;
+    vllm_part *parts;               /* stored parts of all turns, the header's first, ascending */
+    uint32_t n_parts, cap_parts;
+    uint32_t n_header, n_first;     /* tokens before the first turn's memory; parts of the first turn */
+    uint8_t salt[IS_HASH_BYTES], key[IS_HASH_BYTES]; /* key: the salt of attempt 0 */
+    uint32_t attempt;
+
+    /* Choosing (request.c) */
+    is_sampling how;                /* its pointers are ours */
+    uint32_t n_predict, n_ahead, fed_from; /* fed_from: where the answer begins */
+    bool want_logits;
+
+    /* The request under way (run.c) */
+    uint8_t id[16];
+    vllm_line *line;
+    vllm_call *call;
+    vllm_stream stream;
+    uint32_t up, at, n_asked;       /* at: tokens of its prompt; n_asked: max_tokens */
+    bool has_up, handed, gave_stop; /* handed: the caller has seen something of it; gave_stop: its end was handed out as a token */
+    vllm_token next;                /* the token that the caller sees next */
+    bool has_next;
+
+    /* What came of it (run_stats.c) */
+    is_run_stats stats;
+    uint32_t n_before, n_planned;   /* fed before this begin or more; tokens of its prompt that need not be computed, as planned */
+    uint32_t plan_stored;           /* stored tokens of this plan */
+    bool settled, began;            /* settled: what was injected is known; began: at least one token came */
+    bool has_cached;                /* the first request's stream said what was cached */
+    uint32_t n_cached;
+};
+
+/* Appends the plan's parts. On failure the caller goes back to what was before. */
+is_status vllm_prompt_add(is_run *r, const is_plan *plan, bool first);
+/* The salt for what is stored now; after an add that was the first, and when the epoch or the attempts change. */
+is_status vllm_prompt_salt(is_run *r);
+is_status vllm_prompt_room(is_run *r, uint64_t n);
+
+is_status vllm_sampling_take(is_run *r, const is_run_opts *opts);
+void vllm_sampling_free(is_run *r);
+/* The JSON of the request for the next tokens; E_UNSUPPORTED where it cannot be what the whole answer's would have been. */
+is_status vllm_request_make(is_run *r, char **body);
+
+/* Before a begin or more: what is planned of it. After: what came. */
+void vllm_stats_plan(is_run *r);
+/* The answer is over: finds out, by asking the connector if need be, what was injected. Waits for a moment at most. */
+void vllm_stats_settle(is_run *r);
+
+#endif
