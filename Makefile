@@ -230,9 +230,12 @@ test-build: tests plugins tools bin examples
 # Tests in both builds. ASAN_SKIP: what cannot run under the sanitizers (a reason beside each).
 ASAN_SKIP :=
 TEST_NAMES := $(notdir $(TESTS))
+# Once more with the mock as an engine that computes elsewhere.
+TEST_REMOTE := test_api test_audit test_complete test_complete_ends test_forget test_live test_openai test_openai_ends test_own_api test_prove
 TEST_ITEMS := scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py scripts/check-sql.py scripts/check-openapi.py tests/runner.sh tests/setup.sh tests/example.sh tests/clients.sh \
     $(addprefix build/release/tests/,$(TEST_NAMES)) \
-    $(addprefix build/asan/tests/,$(filter-out $(ASAN_SKIP),$(TEST_NAMES)))
+    $(addprefix build/asan/tests/,$(filter-out $(ASAN_SKIP),$(TEST_NAMES))) \
+    $(foreach t,$(TEST_REMOTE),"INFERSCALE_MOCK=remote build/release/tests/$(t)")
 FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 FUZZ_N     ?= 20000
 test-run:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run-tests.sh PROGRAM[ ARG]... - runs each program (one quoted word: "program arg arg"), each with a time limit and a folder of
+# run-tests.sh PROGRAM[ ARG]... - runs each program (one quoted word: "program arg arg", also "VAR=VALUE program arg"), each with a time limit and a folder of
 # its own, and counts single cases from TAP lines (cmocka writes them too). Prints one line a program, the whole output of those
 # that fail, and last exactly "N passed, N failed" (", N skipped" where there are some). Exit: 0 = all passed and some ran.
 #
@@ -25,8 +25,10 @@ count() {
 }
 
 run_one() { # PROGRAM ARG...
-    local program=$1 name=${1#build/} home="$scratch/run" out="$scratch/out" rc=0 start=$SECONDS ok bad skip missing note=
-    name=${name#release/}
+    local set=()
+    while [[ $1 == *=* ]]; do set+=("$1"); shift; done
+    local program=$1 name="${set[*]}${set[*]:+ }${1#build/}" home="$scratch/run" out="$scratch/out" rc=0 start=$SECONDS ok bad skip missing note=
+    name=${name/release\//}
     rm -rf "$home"
     mkdir -p "$home/tmp"
     (
@@ -36,7 +38,7 @@ run_one() { # PROGRAM ARG...
         export LSAN_OPTIONS="suppressions=$PWD/tests/support/lsan.supp:print_suppressions=0:${LSAN_OPTIONS:-}"
         export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:${TSAN_OPTIONS:-}"
         case $program in build/*/*) INFERSCALE_PLUGINS=$PWD/$(echo "$program" | cut -d/ -f1-2); export INFERSCALE_PLUGINS ;; esac
-        exec timeout -k 10 "$limit" "$@"
+        exec env "${set[@]}" timeout -k 10 "$limit" "$@"
     ) >"$out" 2>&1 </dev/null &
     child=$! # in the background, so that an interrupt ends it
     wait "$child" || rc=$?
