@@ -571,6 +571,8 @@ typedef struct inferscale_complete_options {
                                       computed: a server begins its stream here. The prompt may still be planned anew if memory
                                       changes; NULL = none */
     void *accepted_ctx;
+    int endless;                   /* 1 = the tokens that end an answer are never chosen: it has max_tokens, unless a stop string ends it. For
+                                      load tests, which want answers of one length. Not with a grammar: E_INVALID */
 } inferscale_complete_options;
 
 #define INFERSCALE_COMPLETE_OPTIONS_INIT                                                                                       \

@@ -79,7 +79,7 @@ static void every_number(void **state)
     accepts(IS_OA_CHAT, "{" HI ",\"temperature\":0,\"top_p\":0.5,\"min_p\":0.1,\"top_k\":40,\"presence_penalty\":-2,\"frequency_penalty\":1.5,"
                         "\"seed\":-7,\"max_tokens\":5,\"max_completion_tokens\":5,\"n\":8,\"logprobs\":true,\"top_logprobs\":20,"
                         "\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"999\":-100,\"0\":0.5},\"stream\":true,\"stream_options\":{\"include_usage\":true,"
-                        "\"include_obfuscation\":false},\"model\":\"m\"}");
+                        "\"include_obfuscation\":false,\"continuous_usage_stats\":true},\"ignore_eos\":true,\"model\":\"m\"}");
     assert_true(parsed.o.ask.temperature == 0 && parsed.o.ask.top_p == 0.5 && parsed.o.ask.min_p == 0.1);
     assert_int_equal(parsed.o.ask.top_k, 40);
     assert_true(parsed.o.presence_penalty == -2 && parsed.o.frequency_penalty == 1.5);
@@ -89,7 +89,7 @@ static void every_number(void **state)
     assert_true(parsed.o.logprobs && parsed.o.top_logprobs == 20);
     assert_true(parsed.o.n_stop == 2 && strcmp(parsed.o.stop[1], "b") == 0);
     assert_true(parsed.o.n_bias == 2 && parsed.o.bias[0].token == 999 && parsed.o.bias[0].bias == -100);
-    assert_true(parsed.stream && parsed.include_usage);
+    assert_true(parsed.stream && parsed.include_usage && parsed.o.endless);
     assert_string_equal(parsed.model, "m");
     accepts(IS_OA_CHAT, "{" HI ",\"top_p\":0,\"stop\":\"x\",\"max_completion_tokens\":9}");
     assert_true(parsed.o.ask.top_p > 0 && parsed.o.ask.top_p < 0.001); /* 0 would switch it off */
@@ -457,6 +457,24 @@ static void whole_answer(void **state)
     serve_reply_free(&r);
 }
 
+/* The mock's answer ends by itself; with ignore_eos it does not. */
+static void endless_answers(void **state)
+{
+    serve_reply r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"max_tokens\":40,\"ignore_eos\":true}", 200);
+
+    assert_string_equal(json_text_at(r.json, "choices.0.finish_reason"), "length");
+    assert_true(json_number_at(r.json, "usage.completion_tokens") == 40);
+    serve_reply_free(&r);
+    r = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"max_tokens\":40,\"ignore_eos\":false}", 200);
+    assert_string_equal(json_text_at(r.json, "choices.0.finish_reason"), "stop");
+    serve_reply_free(&r);
+    r = post("/v1/chat/completions", "{" HI ",\"ignore_eos\":true,\"response_format\":{\"type\":\"json_object\"}}", 400);
+    serve_reply_free(&r);
+    r = post("/v1/chat/completions", "{" HI ",\"ignore_eos\":1}", 400);
+    assert_string_equal(json_text_at(r.json, "error.param"), "ignore_eos");
+    serve_reply_free(&r);
+}
+
 /* The stream, to the byte: what varies is taken from its first event. */
 static void stream_bytes(void **state)
 {
@@ -772,7 +790,7 @@ int main(void)
         cmocka_unit_test(parser_out_of_memory),
     };
     const struct CMUnitTest served[] = {
-        cmocka_unit_test(models), cmocka_unit_test(whole_answer), cmocka_unit_test(stream_bytes), cmocka_unit_test(logprobs),
+        cmocka_unit_test(models), cmocka_unit_test(whole_answer), cmocka_unit_test(endless_answers), cmocka_unit_test(stream_bytes), cmocka_unit_test(logprobs),
         cmocka_unit_test(several_answers), cmocka_unit_test(memory_answered), cmocka_unit_test(other_errors), cmocka_unit_test(no_forged_roles),
         cmocka_unit_test(embeddings), cmocka_unit_test(sixteen_users_at_once),
     };

@@ -72,17 +72,37 @@ static is_status check_options(const inferscale_complete_options *o)
         return is_fail(INFERSCALE_E_INVALID, "there are %zu biases; give at most %d", o->n_bias, BIAS_MAX);
     for (size_t i = 0; i < o->n_bias; i++)
         if (isnan(o->bias[i].bias)) return is_fail(INFERSCALE_E_INVALID, "the bias of token %d is not a number", o->bias[i].token);
+    if (o->endless && o->grammar)
+        return is_fail(INFERSCALE_E_INVALID, "an answer cannot be endless and follow a grammar; leave one of the two out");
     if (o->on_full != 0 && o->on_full != 1) return is_fail(INFERSCALE_E_INVALID, "on_full is %d; use 0 or 1", o->on_full);
     IS_TRY(check_ids(o));
     return check_stops(o);
 }
 
+/* The model's tokens that end an answer. With out they are put there as never to be chosen. */
+static size_t endings(is_engine *e, is_bias *out)
+{
+    const uint32_t n_vocab = is_engine_describe(e)->n_vocab;
+    size_t n = 0;
+
+    for (uint32_t token = 0; token < n_vocab; token++) {
+        if (!is_engine_is_eog(e, (int32_t)token)) continue;
+        if (out) out[n] = (is_bias){ (int32_t)token, -INFINITY };
+        n++;
+    }
+    return n;
+}
+
 static is_status take_options(completing *c, const inferscale_complete_options *o)
 {
+    is_engine *e = c->a.is->engine;
+    const size_t n_endings = o->endless ? endings(e, NULL) : 0;
+
     c->a.c = *o;
-    c->a.bias = is_calloc(o->n_bias + 1, sizeof *c->a.bias);
+    c->a.bias = is_calloc(o->n_bias + n_endings + 1, sizeof *c->a.bias);
     if (!c->a.bias) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     for (size_t i = 0; i < o->n_bias; i++) c->a.bias[i] = (is_bias){ o->bias[i].token, (float)o->bias[i].bias };
+    if (o->endless) c->a.c.n_bias += endings(e, c->a.bias + o->n_bias);
     return INFERSCALE_OK;
 }
 

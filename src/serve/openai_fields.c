@@ -156,6 +156,14 @@ static bool read_top_logprobs(is_oa_ask *a, json_t *v, const char *name, is_oa_f
     return true;
 }
 
+/* vLLM's, which load generators send: the answer ends at max_tokens. */
+static bool read_ignore_eos(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f)
+{
+    if (!json_is_boolean(v)) return is_oa_refuse(f, NULL, name, "ignore_eos must be true or false");
+    a->o.endless = json_is_true(v);
+    return true;
+}
+
 static bool read_stream_options(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f)
 {
     const char *member;
@@ -171,6 +179,7 @@ static bool read_stream_options(is_oa_ask *a, json_t *v, const char *name, is_oa
         if (json_is_null(x)) continue;
         if (!json_is_boolean(x)) return is_oa_refuse(f, NULL, param, "%s must be true or false", param);
         if (strcmp(member, "include_usage") == 0) a->include_usage = json_is_true(x);
+        else if (strcmp(member, "continuous_usage_stats") == 0) continue; /* vLLM's; usage comes once, at the end */
         else if (strcmp(member, "include_obfuscation") != 0 || json_is_true(x))
             return is_oa_refuse(f, "unsupported", param, "%s is not supported", param);
     }
@@ -262,6 +271,7 @@ static const field fields[] = {
     { "best_of", IS_OA_TEXT, WHOLE, BETWEEN(best_of, 1, IS_OA_N_MAX) },
     { "stop", BOTH, READ, .read = read_stop },
     { "logit_bias", BOTH, READ, .read = read_bias },
+    { "ignore_eos", BOTH, READ, .read = read_ignore_eos },
     { "logprobs", BOTH, READ, .read = read_logprobs },
     { "top_logprobs", IS_OA_CHAT, READ, .read = read_top_logprobs },
     { "stream", BOTH, FLAG, .at = offsetof(is_oa_ask, stream) },
