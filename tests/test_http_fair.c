@@ -44,7 +44,8 @@ static void hold(is_server *s, is_request *r)
 }
 
 static const is_route routes[] = {
-    { "GET", "/hold", hold, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
+    { "GET", "/hold", hold, IS_FACE_OPENAI, IS_ROUTE_ENGINE | IS_ROUTE_ANSWERS },
+    { "GET", "/encode", hold, IS_FACE_OPENAI, IS_ROUTE_ENGINE }, /* needs the engine, and is no answer */
     { "GET", "/short", hold, IS_FACE_OPENAI, 0 },
     { 0 },
 };
@@ -96,6 +97,16 @@ static void until_waiting(int n)
         usleep(2000);
     }
     fail_msg("never %d requests waiting", n);
+}
+
+static void expect_shown(const char *name, int n)
+{
+    char want[64];
+    serve_reply r = serve_call(kit, "GET", "/metrics", "Authorization: Bearer isk_cccccccccccccccc\r\n", NULL);
+
+    snprintf(want, sizeof want, "\n%s %d\n", name, n);
+    if (!strstr(r.body, want)) fail_msg("not%s", want);
+    serve_reply_free(&r);
 }
 
 static void until_began(int n)
@@ -332,9 +343,33 @@ static void beyond_the_bound_a_health_check_is_answered(void **state)
     stop();
 }
 
+/* ---- What is shown ------------------------------------------------------------------------------------------------------- */
+
+static void only_answers_run_and_wait(void **state)
+{
+    int others[4], answers[3];
+    (void)state;
+    fresh();
+    kit = serve_start("parallel", "2", "keys", keys_file(), NULL);
+    answers[0] = ask(0, "/hold", 'x');
+    until_began(1);
+    others[0] = ask(0, "/encode", 'e');
+    until_began(2);
+    for (int i = 1; i < 4; i++) others[i] = ask(0, "/encode", 'e');
+    for (int i = 1; i < 3; i++) answers[i] = ask(1, "/hold", 'x');
+    until_waiting(2); /* five wait */
+    expect_shown("inferscale_requests_running", 1); /* two run */
+    atomic_store(&gate, 1);
+    for (int i = 0; i < 4; i++) expect(others[i], 200);
+    for (int i = 0; i < 3; i++) expect(answers[i], 200);
+    until_waiting(0);
+    stop();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(only_answers_run_and_wait, clean),
         cmocka_unit_test_teardown(a_key_that_asks_much_leaves_every_other_turn_to_others, clean),
         cmocka_unit_test_teardown(who_asks_one_thing_after_another_does_not_starve_who_waits, clean),
         cmocka_unit_test_teardown(workers_are_shared_by_keys_too, clean),

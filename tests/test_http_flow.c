@@ -115,7 +115,7 @@ static void fail_with(is_server *s, is_request *r)
 }
 
 static const is_route routes[] = {
-    { "GET", "/hold", hold, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
+    { "GET", "/hold", hold, IS_FACE_OPENAI, IS_ROUTE_ENGINE | IS_ROUTE_ANSWERS },
     { "GET", "/short", hold, IS_FACE_OPENAI, 0 },
     { "GET", "/stream", stream, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
     { "GET", "/flood", flood, IS_FACE_OPENAI, 0 },

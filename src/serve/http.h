@@ -22,6 +22,7 @@ enum {
     IS_ROUTE_OPEN = 1,                 /* needs no key: health, the page's own files */
     IS_ROUTE_ENGINE = 2,               /* waits for the engine: queued apart from short work, bounded, 429 when the queue is full */
     IS_ROUTE_ADMIN = 4,                /* where there are keys: only for one that says admin. Metrics, reset, the whole store */
+    IS_ROUTE_ANSWERS = 8,              /* the model tells an answer: what the metrics count as running and waiting, as vLLM does */
 };
 
 typedef struct is_route {

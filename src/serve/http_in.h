@@ -64,6 +64,7 @@ typedef struct is_pool {
     pthread_cond_t more;
     is_line *lines;            /* the order of turns */
     uint32_t waiting, running, max_waiting, n_threads;
+    uint32_t answers_waiting, answers_running; /* of them, those of IS_ROUTE_ANSWERS */
     pthread_t *threads;
     double mean_ms;            /* how long a job runs, of late */
     bool stop, is_engine;

@@ -19,12 +19,19 @@ struct is_line {
 
 /* ---- Lines; all under p->lock -------------------------------------------------------------------------------------------- */
 
+/* 1: an answer of the model; 0: an embedding, encoding, a dry run, which hold no seat in the engine's steps. */
+static uint32_t is_answer(const is_request *r)
+{
+    return (r->route->flags & IS_ROUTE_ANSWERS) != 0;
+}
+
+/* There are as many workers as seats, so that an answer that is being worked on has one, or a resting conversation makes room for it. */
 static void show(is_pool *p)
 {
     is_metrics *m = p->http->s->metrics;
     if (!m || !p->is_engine) return;
-    is_metric_set(m, IS_M_RUNNING, NULL, NULL, p->running);
-    is_metric_set(m, IS_M_WAITING, NULL, NULL, p->waiting);
+    is_metric_set(m, IS_M_RUNNING, NULL, NULL, p->answers_running);
+    is_metric_set(m, IS_M_WAITING, NULL, NULL, p->answers_waiting);
 }
 
 static void append(is_pool *p, is_line *l)
@@ -72,6 +79,7 @@ static void unlink_request(is_pool *p, is_line *l, is_request *r)
     r->next = NULL;
     l->waiting--;
     p->waiting--;
+    p->answers_waiting -= is_answer(r);
 }
 
 static is_request *pop(is_pool *p)
@@ -85,6 +93,7 @@ static is_request *pop(is_pool *p)
     append(p, best);
     best->running++;
     p->running++;
+    p->answers_running += is_answer(r);
     show(p);
     return r;
 }
@@ -136,12 +145,14 @@ static void *work(void *ctx)
         if (!p->waiting) break;
         is_request *r = pop(p);
         is_line *l = r->line;
+        const uint32_t answers = is_answer(r);
         pthread_mutex_unlock(&p->lock);
         run(p, r);
         pthread_mutex_lock(&p->lock);
         l->running--;
         drop_if_empty(p, l);
         p->running--;
+        p->answers_running -= answers;
         show(p);
     }
     pthread_mutex_unlock(&p->lock);
@@ -180,6 +191,7 @@ bool is_pool_push(is_pool *p, is_request *r, is_request **out)
         r->line = l;
         l->waiting++;
         p->waiting++;
+        p->answers_waiting += is_answer(r);
         show(p);
         pthread_cond_signal(&p->more);
     } else if (l) {

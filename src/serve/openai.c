@@ -152,8 +152,8 @@ static void chat(is_server *s, is_request *r) { handle(s, r, IS_OA_CHAT); }
 static void completions(is_server *s, is_request *r) { handle(s, r, IS_OA_TEXT); }
 
 const is_route is_routes_openai[] = {
-    { "POST", "/v1/chat/completions", chat, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
-    { "POST", "/v1/completions", completions, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
+    { "POST", "/v1/chat/completions", chat, IS_FACE_OPENAI, IS_ROUTE_ENGINE | IS_ROUTE_ANSWERS },
+    { "POST", "/v1/completions", completions, IS_FACE_OPENAI, IS_ROUTE_ENGINE | IS_ROUTE_ANSWERS },
     { "POST", "/v1/embeddings", is_oa_handle_embeddings, IS_FACE_OPENAI, IS_ROUTE_ENGINE },
     { "GET", "/v1/models", list_models, IS_FACE_OPENAI, 0 },
     { "GET", "/v1/models/{id}", show_model, IS_FACE_OPENAI, 0 },
