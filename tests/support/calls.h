@@ -24,6 +24,9 @@ typedef struct calls {
     inferscale *is, *aside;      /* aside: another handle on the store, of the case */
     inferscale_chat *chat;
     inferscale_segment *seg;
+    inferscale_kv *kv;           /* of a connector: one layer, its segments in spare */
+    inferscale_kv_load *load;
+    char *ticket;
     int64_t ids[4];              /* of the case */
     bool cold;                   /* the next try gets a handle that has loaded nothing */
 } calls;
