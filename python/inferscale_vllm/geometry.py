@@ -66,6 +66,7 @@ class LiveModel:
     why_not: str = ""
     dtype: torch.dtype = torch.float32
     head_begin: int = 0  # of the model's KV heads, where this worker's begin
+    n_params: int = 0
     writes: bool = True  # False: another rank holds the same heads and writes them
     compiled: bool = False  # the model runs as a compiled graph
 
@@ -88,6 +89,7 @@ def read_model(config: VllmConfig, tp_rank: int) -> LiveModel:
             layer = _layer(name, module, parents.get(id(module)), config)
             if layer is not None:
                 live.layers.append(layer)
+        live.n_params = _n_params(attention, parents)
         live.layers.sort(key=lambda layer: layer.shape.index)
         _place(live, config, tp_rank)
     except NotExact as e:
@@ -128,6 +130,14 @@ def _parents() -> dict[int, Any]:
                 if child is not None:
                     parents[id(child)] = found
     return parents
+
+
+def _n_params(attention: dict[str, Any], parents: dict[int, Any]) -> int:
+    """Parameters of the model that these layers are in, tied ones once."""
+    root = next(iter(attention.values()), None)
+    while root is not None and id(root) in parents:
+        root = parents[id(root)]
+    return sum(p.numel() for p in root.parameters()) if root is not None else 0
 
 
 def _layer(name: str, module: Any, parent: Any, config: VllmConfig) -> LiveLayer | None:

@@ -51,20 +51,9 @@ class WorkerSide:
                 self.live.why_not = f"the model cannot be identified: {e}"
         return WorkerReport(
             layers=tuple(layer.shape for layer in self.live.layers), why_not=self.live.why_not,
-            dtype=DTYPES[self.config.model_config.dtype][0], weights=weights, identity=identity, n_params=self._n_params(),
+            dtype=DTYPES[self.config.model_config.dtype][0], weights=weights, identity=identity, n_params=self.live.n_params,
             pp_rank=self.pp_rank, head_begin=self.live.head_begin, writes=self.live.writes,
         )
-
-    def _n_params(self) -> int:
-        import gc
-
-        roots = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module)]
-        seen: dict[int, int] = {}
-        for module in roots:
-            for parameter in module.__dict__.get("_parameters", {}).values():
-                if parameter is not None:
-                    seen[parameter.data_ptr()] = parameter.numel()
-        return sum(seen.values())
 
     # ---- a step ----------------------------------------------------------------------------------------------------------
 

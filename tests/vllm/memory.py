@@ -1,8 +1,6 @@
-"""What a gateway would do, for the tests: the secret, tickets, segments put where the connector looks for them."""
-
-from __future__ import annotations
-
-import ctypes as c
+"""What a gateway does, for the connector's tests: the secret, tickets, segments put where the connector looks for them; and requests with
+tickets for the engine in this process."""
+import copy
 import os
 import secrets
 import shutil
@@ -10,11 +8,11 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from engine import Answer, Ask, Engine
+import numpy
+from support import ground
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+sys.path.insert(0, ground.PACKAGE)
 
 from inferscale_vllm import ticket as tickets  # noqa: E402
 from inferscale_vllm.library import load  # noqa: E402
@@ -23,67 +21,111 @@ from inferscale_vllm.ticket import StoredPart, Ticket  # noqa: E402
 NOBODY = bytes(32)
 
 
+def connector(home, policy="recompute", **extra):
+    """kv_transfer_config with this package's connector."""
+    return {"kv_connector": "InferScaleConnector", "kv_connector_module_path": "inferscale_vllm.connector", "kv_role": "kv_both",
+            "kv_load_failure_policy": policy, "kv_connector_extra_config": dict({"home": str(home), "library": ground.LIBRARY}, **extra)}
+
+
+class Answer:
+    """One request's output: log-probabilities [step][vocabulary] and what the connector said of it."""
+
+    def __init__(self, output):
+        done = output.outputs[0]
+        self.tokens, self.finish, self.cached = list(done.token_ids), done.finish_reason, output.num_cached_tokens or 0
+        self.rows = [_row(done.logprobs, i) for i in range(len(self.tokens))]
+        self.said = (output.kv_transfer_params or {}).get("inferscale")
+
+
+def _row(flat, step):
+    begin, end = flat.start_indices[step], flat.end_indices[step]
+    ids = numpy.asarray(flat.token_ids[begin:end])
+    row = numpy.full(ids.max() + 1, numpy.nan)
+    row[ids] = flat.logprobs[begin:end]
+    assert not numpy.isnan(row).any()
+    return row
+
+
+def difference(a, b):
+    """Largest difference of the log-probabilities of the whole vocabulary, over all steps; the steps must be as many and equal tokens."""
+    assert len(a.rows) == len(b.rows)
+    return max(float(numpy.abs(x - y).max()) for x, y in zip(a.rows, b.rows))
+
+
+def ask(engine, tokens, ticket=None, max_tokens=1, salt=None, params=None):
+    return batch(engine, [(tokens, ticket)], max_tokens, salt, params)[0]
+
+
+def batch(engine, requests, max_tokens=1, salt=None, params=None):
+    """[(token ids, ticket or None)], all at once, so that they share steps."""
+    from vllm import SamplingParams
+    prompts, wanted = [], []
+    for tokens, ticket in requests:
+        prompts.append(dict({"prompt_token_ids": list(tokens)}, **({"cache_salt": salt} if salt else {})))
+        extra = params or ({"inferscale": ticket} if ticket is not None else None)
+        wanted.append(SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False, logprobs=-1,
+                                     flat_logprobs=True, extra_args={"kv_transfer_params": copy.deepcopy(extra)} if extra else None))
+    return [Answer(o) for o in engine.llm.generate(prompts, wanted, use_tqdm=False)]
+
+
 class Gateway:
-    """A store's folder with a secret, and the tickets that it signs for one engine."""
+    """A store's folder with a secret, and the tickets that it signs."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.library = home, load(os.environ["INFERSCALE_LIBRARY"])
-        self.secret = secrets.token_bytes(32)
-        (home / "vllm").mkdir(parents=True, mode=0o700)
-        (home / "vllm" / "spool").mkdir(mode=0o700)
-        (home / "vault").mkdir(mode=0o700)
-        path = home / "vllm" / "secret"
-        path.write_text(self.secret.hex() + "\n")
-        path.chmod(0o600)
-        self.fingerprint = NOBODY
+    def __init__(self, home):
+        self.home, self.library = Path(home), load(ground.LIBRARY)
+        self.secret, self.fingerprint = secrets.token_bytes(32), NOBODY
+        for folder in ("vllm/spool", "vllm/heads", "vault"):
+            (self.home / folder).mkdir(parents=True, mode=0o700)
+        secret = self.home / "vllm/secret"
+        secret.touch(0o600)
+        secret.write_text(self.secret.hex() + "\n")
 
-    def ticket(self, op: int, tokens: list[int], **fields: Any) -> Ticket:
-        base = Ticket(
-            op=op, id=secrets.token_bytes(16), fingerprint=self.fingerprint, tag=NOBODY, epoch=1, salt=secrets.token_bytes(32),
-            expires=int(time.time()) + 600, n_prompt=len(tokens), prompt_hash=tickets.prompt_hash(self.library, tokens),
-        )
+    def ticket(self, op, tokens, **fields):
+        base = Ticket(op=op, id=secrets.token_bytes(16), fingerprint=self.fingerprint, tag=NOBODY, epoch=1, salt=secrets.token_bytes(32),
+                      expires=int(time.time()) + 600, n_prompt=len(tokens), prompt_hash=tickets.prompt_hash(self.library, tokens))
         return replace(base, **fields)
 
-    def sign(self, ticket: Ticket, secret: bytes | None = None) -> str:
+    def sign(self, ticket, secret=None):
         return tickets.write(self.library, ticket, secret or self.secret)
 
-    def describe(self, engine: Engine) -> dict[str, Any]:
-        tokens = [1]
-        found = engine.one(tokens, self.sign(self.ticket(tickets.DESCRIBE, tokens, fingerprint=NOBODY))).result
-        self.fingerprint = bytes.fromhex(found["fingerprint"]) if found.get("fingerprint") else NOBODY
-        return found
+    def describe(self, engine):
+        said = ask(engine, [1], self.sign(self.ticket(tickets.DESCRIBE, [1], fingerprint=NOBODY))).said
+        assert said["ok"], said
+        self.fingerprint = bytes.fromhex(said["fingerprint"]) if said["fingerprint"] else NOBODY
+        return said
 
-    def inject(self, tokens: list[int], parts: list[StoredPart], **fields: Any) -> str:
+    def inject(self, tokens, parts, **fields):
         return self.sign(self.ticket(tickets.INJECT, tokens, parts=tuple(parts), **fields))
 
-    def capture(self, engine: Engine, tokens: list[int], first: int, n: int, parts: tuple[StoredPart, ...] = ()) -> tuple[Path, Answer]:
-        """Rows of [first, first + n) of the prompt; the spool file that one worker leaves."""
-        ticket = self.ticket(tickets.CAPTURE, tokens, capture_from=first, capture_n=n, parts=parts)
-        answer = engine.one(tokens, self.sign(ticket))
-        return self.home / "vllm" / "spool" / f"{ticket.id.hex()}.0.0", answer
+    def capture_ticket(self, tokens, first=0, n=None, **fields):
+        return self.ticket(tickets.CAPTURE, tokens, capture_from=first, capture_n=len(tokens) - first if n is None else n, **fields)
 
-    def keep(self, spool: Path, where: int = 0, name: bytes | None = None) -> bytes:
-        """Puts a captured file under a name of its own where stored segments are; the real gateway encodes it anew."""
+    def spool(self, ticket):
+        return self.home / "vllm/spool" / ("%s.0.0" % ticket.id.hex())
+
+    def capture(self, engine, tokens, first=0, n=None, **fields):
+        """Captures and keeps; the segment's name, and the answer."""
+        ticket = self.capture_ticket(tokens, first, n, **fields)
+        answer = ask(engine, tokens, self.sign(ticket))
+        assert answer.said["ok"], answer.said
+        return self.keep(self.spool(ticket)), answer
+
+    def keep(self, spool, where=0, name=None):
+        """A worker's file under the name of a stored segment: what one worker of one writes is whole."""
         name = name or secrets.token_bytes(32)
-        path = StoredPart(name, where, 0, 1, 0).path(self.home)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        shutil.copyfile(spool, path)
+        target = self.path(name, where)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copyfile(spool, str(target) + ".tmp")
+        os.rename(str(target) + ".tmp", target)
         return name
 
-    def path(self, name: bytes, where: int = 0) -> Path:
+    def path(self, name, where=0):
         return StoredPart(name, where, 0, 1, 0).path(self.home)
 
 
-def part(name: bytes, begin: int, n: int, pos: int, where: int = 0) -> StoredPart:
+def part(name, begin, n, pos, where=0):
     return StoredPart(name, where, begin, n, pos)
 
 
-def difference(a: Answer, b: Answer, step: int = 0) -> float:
-    """Largest difference of the log-probabilities over the whole vocabulary."""
-    import numpy as np
-
-    x, y = a.logprobs[step], b.logprobs[step]
-    return float(np.abs(np.maximum(x, -1e9) - np.maximum(y, -1e9)).max())
-
-
-__all__ = ["Ask", "Gateway", "c", "difference", "part", "tickets"]
+def prompt(n, seed=1, low=3, high=259):
+    return [int(t) for t in numpy.random.default_rng(seed).integers(low, high, n)]
