@@ -105,6 +105,7 @@ typedef struct vllm {
     pthread_t keeper;
     pthread_cond_t wake;
     bool keeping, closing;
+    volatile int stopping;          /* closing, as a flag for what the keeper waits for */
 } vllm;
 
 #define VLLM_COUNT(e, what, by) __atomic_add_fetch(&(e)->n.what, (by), __ATOMIC_RELAXED)

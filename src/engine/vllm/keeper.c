@@ -32,6 +32,7 @@ static void look_after(vllm *e, uint32_t i)
         else if (st == INFERSCALE_OK && vllm_call_code(c) != 200)
             st = is_fail(INFERSCALE_E_ENGINE, "%s says HTTP %ld", vllm_call_url(c), vllm_call_code(c));
         vllm_line_give(l);
+        if (st == INFERSCALE_OK) st = vllm_describe(e, i); /* it may be another model since, or without the connector */
         vllm_upstream_give(e, i, st == INFERSCALE_OK ? VLLM_WORKED : VLLM_FAILED);
     }
 }
@@ -74,6 +75,7 @@ void vllm_keeper_stop(vllm *e)
     if (!e->keeping) return;
     pthread_mutex_lock(&e->lock);
     __atomic_store_n(&e->closing, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&e->stopping, 1, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&e->wake);
     pthread_mutex_unlock(&e->lock);
     pthread_join(e->keeper, NULL);

@@ -191,7 +191,7 @@ is_status vllm_describe(vllm *e, uint32_t i)
     bool retry;
     is_status st = vllm_ticket_body(e, &a, &body);
 
-    if (st == INFERSCALE_OK) st = vllm_ask(e, i, "/v1/completions", body, (vllm_flags){ 0 }, vllm_limit.small_ms, &answer, &retry);
+    if (st == INFERSCALE_OK) st = vllm_ask(e, i, "/v1/completions", body, (vllm_flags){ &e->stopping, NULL }, vllm_limit.small_ms, &answer, &retry);
     if (st == INFERSCALE_OK) st = vllm_ticket_answer(answer, &said);
     if (st == INFERSCALE_OK) st = vllm_model_read(said, &m);
     if (st == INFERSCALE_OK) st = adopt(e, i, m);
