@@ -229,7 +229,7 @@ static void test_numbers_are_those_made_by_hand(void **state)
     expect_numbers(&t, a, question, o, 1e-12);
     assert_true(number(o, "kl_mean") > 0); /* stitched rows are no exact ones, and the mock tells */
     assert_true(number(json_array_get(json_object_get(o, "recent"), 0), "order_kl") > 0);
-    assert_true(fabs(number(o, "order_ratio") - number(o, "kl_mean") / number(json_array_get(json_object_get(o, "recent"), 0), "order_kl")) < 1e-12);
+    assert_true(json_is_null(json_object_get(o, "order_ratio"))); /* of one answer it says nothing */
     json_decref(o);
     inferscale_answer_free(a);
     end(&t);
@@ -267,13 +267,21 @@ static void test_metrics(void **state)
 
     (void)state;
     begin(&t, 1, NULL);
-    for (int i = 0; i < 4; i++) ask_and_drop(&t, INFERSCALE_MODE_KV, 4, "What does Anna think of?");
-    o = wait_for(&t, 4);
+    for (int i = 0; i < TWIN_ORDERS_LEAST; i++) {
+        ask_and_drop(&t, INFERSCALE_MODE_KV, 4, "What does Anna think of?");
+        json_decref(wait_for(&t, i + 1));
+    }
+    o = wait_for(&t, TWIN_ORDERS_LEAST);
+    double order = 0;
+    for (size_t i = 0; i < TWIN_ORDERS_LEAST; i++) order += number(json_array_get(json_object_get(o, "recent"), i), "order_kl");
+    assert_true(fabs(number(o, "order_ratio") - TWIN_ORDERS_LEAST * number(o, "kl_mean") / order) < 1e-12);
+    json_t *interval = json_object_get(o, "order_ratio_95");
+    assert_true(json_real_value(json_array_get(interval, 0)) <= number(o, "order_ratio") && json_real_value(json_array_get(interval, 1)) >= number(o, "order_ratio"));
     text = is_metrics_text(t.s.metrics, true, &len);
-    assert_true(exposition_value(text, "inferscale_audits_total{result=\"done\"}") == 4);
+    assert_true(exposition_value(text, "inferscale_audits_total{result=\"done\"}") == TWIN_ORDERS_LEAST);
     assert_true(exposition_value(text, "inferscale_audits_total{result=\"skipped\"}") == 0);
-    assert_true(exposition_value(text, "inferscale_audit_kl_count") == 4);
-    assert_true(fabs(exposition_value(text, "inferscale_audit_kl_sum") - 4 * number(o, "kl_mean")) < 1e-9);
+    assert_true(exposition_value(text, "inferscale_audit_kl_count") == TWIN_ORDERS_LEAST);
+    assert_true(fabs(exposition_value(text, "inferscale_audit_kl_sum") - TWIN_ORDERS_LEAST * number(o, "kl_mean")) < 1e-9);
     assert_true(exposition_value(text, "inferscale_audit_tokens_total{top1=\"same\"}") +
                     exposition_value(text, "inferscale_audit_tokens_total{top1=\"different\"}") == (double)count_of(o, "tokens"));
     assert_true(fabs(exposition_value(text, "inferscale_audit_order_ratio") - number(o, "order_ratio")) < 1e-9);
@@ -511,6 +519,30 @@ static void test_over_http(void **state)
     serve_stop(k);
 }
 
+/* ---- When it is void ------------------------------------------------------------------------------------------------------- */
+
+static void test_a_yardstick_within_the_noise_is_none(void **state)
+{
+    enum { N = 2 * TWIN_ORDERS_LEAST };
+    twin_result r[N];
+    stats_interval i;
+    size_t n;
+
+    (void)state;
+    for (int k = 0; k < N; k++) /* every other one has nothing that could be reordered */
+        r[k] = (twin_result){ .kv.kl = k % 4 ? 0.2 : 0.1, .order.kl = k % 4 ? 0.3 : 0.1, .noise.kl = 0.03, .has_order = k % 2 == 0 };
+    assert_true(fabs(twin_order_ratio(r, N, &n, &i) - 1.5 / 2.0) < 1e-12 && n == TWIN_ORDERS_LEAST); /* 2.0 > 5 * 0.3 */
+    assert_true(i.lo < 0.75 && i.hi > 0.75 && i.lo > 2 / 3.0 - 1e-9 && i.hi < 1 + 1e-9);
+    assert_true(isnan(twin_order_ratio(r, N - 2, &n, &i)) && n == TWIN_ORDERS_LEAST - 1 && isnan(i.lo));
+    r[2].noise.kl = 0.15; /* 2.0 < 5 * 0.42 */
+    assert_true(isnan(twin_order_ratio(r, N, &n, &i)) && n == TWIN_ORDERS_LEAST && isnan(i.lo));
+    assert_true(isnan(twin_order_ratio(r, 0, &n, NULL)) && n == 0);
+    for (int k = 0; k < N; k++) r[k].order.kl = 2e-7, r[k].noise.kl = 0; /* rounding of sums is no yardstick either */
+    assert_true(isnan(twin_order_ratio(r, N, &n, NULL)));
+    for (int k = 0; k < N; k++) r[k].order.kl = 1e-6;
+    assert_true(isfinite(twin_order_ratio(r, N, &n, NULL)));
+}
+
 /* ---- SmolLM2 --------------------------------------------------------------------------------------------------------------- */
 
 static void test_numbers_of_a_real_model(void **state)
@@ -532,7 +564,9 @@ static void test_numbers_of_a_real_model(void **state)
     o = wait_for(&t, 1);
     assert_int_equal(count_of(o, "done"), 1);
     expect_numbers(&t, a, question, o, 1e-3); /* the same sums in other batches */
-    print_message("order ratio %g over noise of %g\n", number(o, "order_ratio"), number(o, "noise"));
+    json_t *r = json_array_get(json_object_get(o, "recent"), 0);
+    print_message("KL %g, of a reordering %g, of another batching %g\n", number(r, "kl"), number(r, "order_kl"), number(r, "noise_kl"));
+    assert_true(number(r, "noise_kl") >= 0 && number(r, "noise_kl") < number(r, "order_kl")); /* 0 where all batches compute alike */
     assert_true(number(o, "kl_mean") > 0 && number(o, "kl_mean") < 1);
     json_decref(o);
     inferscale_answer_free(a);
@@ -554,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_it_ends_with_answers_waiting),
         cmocka_unit_test(test_beside_questions_and_forgetting),
         cmocka_unit_test(test_over_http),
+        cmocka_unit_test(test_a_yardstick_within_the_noise_is_none),
         cmocka_unit_test(test_numbers_of_a_real_model),
     };
 

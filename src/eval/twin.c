@@ -1,12 +1,15 @@
 /* twin.c - see twin.h. */
 #include "eval/twin.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "eval/stats.h"
 
-enum { FACTS_LEAST = 3 };
+enum { FACTS_LEAST = 3, OTHER_BATCH = 24, ABOVE_NOISE = 5, RESAMPLES = 1000 };
+
+/* Where another batching changes nothing (a reference engine), a KL is still a difference of sums of floats. */
+static const double NOISE_LEAST = 1e-7;
 
 void twin_order(uint64_t seed, uint32_t *order, uint32_t n)
 {
@@ -84,7 +87,12 @@ is_status twin_measure(is_engine *e, const is_plan *plan, const is_tokens *answe
     if (st == INFERSCALE_OK) trace_answer(t, &out->n_tokens);
     if (st == INFERSCALE_OK) st = trace_compare(t, plan, opts, &out->kv);
     if (st == INFERSCALE_OK && n >= FACTS_LEAST) {
-        st = reorder(&twin, first, n, seed);
+        is_run_opts other = *opts;
+
+        other.batch = OTHER_BATCH;
+        other.no_prefix_cache = true; /* the header too */
+        st = trace_compare(t, &twin, &other, &out->noise);
+        if (st == INFERSCALE_OK) st = reorder(&twin, first, n, seed);
         if (st == INFERSCALE_OK) st = trace_compare(t, &twin, opts, &out->order);
         out->has_order = st == INFERSCALE_OK;
     }
@@ -92,4 +100,36 @@ is_status twin_measure(is_engine *e, const is_plan *plan, const is_tokens *answe
     is_free(twin.parts);
     if (st != INFERSCALE_OK) *out = (twin_result){ 0 };
     return st;
+}
+
+/* The interval of the ones that have both. */
+static stats_interval resampled(const twin_result *r, size_t n, size_t used)
+{
+    stats_interval i = { NAN, NAN };
+    double *kv = is_malloc(2 * used * sizeof *kv);
+    size_t at = 0;
+
+    for (size_t k = 0; kv && k < n; k++)
+        if (r[k].has_order) kv[at] = r[k].kv.kl, kv[used + at++] = r[k].order.kl;
+    if (kv && stats_bootstrap(kv, kv + used, used, NULL, 0, RESAMPLES, 1, &i) != INFERSCALE_OK) i = (stats_interval){ NAN, NAN };
+    is_free(kv);
+    return i;
+}
+
+double twin_order_ratio(const twin_result *r, size_t n, size_t *used, stats_interval *interval)
+{
+    double kv = 0, order = 0, noise = 0;
+    bool holds;
+
+    *used = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!r[i].has_order) continue;
+        kv += r[i].kv.kl;
+        order += r[i].order.kl;
+        noise += r[i].noise.kl > NOISE_LEAST ? r[i].noise.kl : NOISE_LEAST;
+        ++*used;
+    }
+    holds = *used >= TWIN_ORDERS_LEAST && order > ABOVE_NOISE * noise;
+    if (interval) *interval = holds ? resampled(r, n, *used) : (stats_interval){ NAN, NAN };
+    return holds ? kv / order : NAN;
 }

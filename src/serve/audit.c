@@ -127,28 +127,22 @@ static bool stopping(struct is_audit *a)
     return __atomic_load_n(&a->stop, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* The ratio of the sums over the window; NaN where nothing was reordered, or where the reorderings' KL is not well above the noise of
- * the engine's arithmetic: then it measures nothing. The lock is held. */
-static double order_ratio(const struct is_audit *a, size_t *n)
+/* Over the window; *noise: the mean KL of another batching there, NaN where none was measured. The lock is held. */
+static double order_ratio(const struct is_audit *a, size_t *n, double *noise, stats_interval *interval)
 {
     const size_t have = a->done < WINDOW ? (size_t)a->done : WINDOW;
-    double kv = 0, order = 0;
+    double ratio = twin_order_ratio(a->window, have, n, interval);
 
-    *n = 0;
-    for (size_t i = 0; i < have; i++) {
-        if (!a->window[i].has_order) continue;
-        kv += a->window[i].kv.kl;
-        order += a->window[i].order.kl;
-        ++*n;
-    }
-    if (*n == 0 || !(order / (double)*n > 5 * is_engine_describe(a->s->is->engine)->selftest_noise) || !(order > 0)) return NAN;
-    return kv / order;
+    *noise = 0;
+    for (size_t i = 0; i < have; i++) *noise += a->window[i].has_order ? a->window[i].noise.kl : 0;
+    *noise = *n ? *noise / (double)*n : NAN;
+    return ratio;
 }
 
 static void count_done(struct is_audit *a, const twin_result *r)
 {
     const double same = floor(r->kv.top1 * r->n_tokens + 0.5);
-    double ratio;
+    double ratio, noise;
     size_t n;
 
     a->window[a->done % WINDOW] = *r;
@@ -157,7 +151,7 @@ static void count_done(struct is_audit *a, const twin_result *r)
     a->tokens_same += (uint64_t)same;
     a->kl_sum += r->kv.kl;
     if (r->kv.kl > a->kl_most) a->kl_most = r->kv.kl;
-    ratio = order_ratio(a, &n);
+    ratio = order_ratio(a, &n, &noise, NULL);
     is_metric_add(a->s->metrics, IS_M_AUDITS, "done", NULL, 1);
     is_metric_observe(a->s->metrics, IS_M_AUDIT_KL, NULL, r->kv.kl);
     is_metric_add(a->s->metrics, IS_M_AUDIT_TOP1, "same", NULL, same);
@@ -332,8 +326,9 @@ static json_t *recent_json(const struct is_audit *a)
     for (size_t i = 0; i < have && i < 20; i++) {
         const twin_result *r = &a->window[(a->done - 1 - i) % WINDOW];
 
-        json_array_append_new(list, json_pack("{s:f,s:f,s:f,s:o,s:i}", "kl", r->kv.kl, "kl_first", r->kv.kl_first, "top1", r->kv.top1,
-                                              "order_kl", r->has_order ? json_real(r->order.kl) : json_null(), "tokens", (int)r->n_tokens));
+        json_array_append_new(list, json_pack("{s:f,s:f,s:f,s:o,s:o,s:i}", "kl", r->kv.kl, "kl_first", r->kv.kl_first, "top1", r->kv.top1,
+                                              "order_kl", r->has_order ? json_real(r->order.kl) : json_null(), "noise_kl",
+                                              r->has_order ? json_real(r->noise.kl) : json_null(), "tokens", (int)r->n_tokens));
     }
     return list;
 }
@@ -342,14 +337,15 @@ json_t *is_audit_json(is_server *s)
 {
     struct is_audit *a = s->audit;
     json_t *o, *skipped;
-    double ratio;
+    stats_interval interval;
+    double ratio, noise;
     size_t n;
 
     if (a == NULL) return json_pack("{s:f}", "share", 0.0);
     skipped = json_object();
     pthread_mutex_lock(&a->lock);
     for (int i = 0; i < N_SKIPS; i++) json_object_set_new(skipped, SKIPS[i], json_integer((json_int_t)a->skipped[i]));
-    ratio = order_ratio(a, &n);
+    ratio = order_ratio(a, &n, &noise, &interval);
     o = json_pack("{s:f,s:I,s:I,s:o,s:I,s:i,s:b,s:s}", "share", s->config->audit, "chosen", (json_int_t)a->offered, "done",
                   (json_int_t)a->done, "skipped", skipped, "failed", (json_int_t)a->failed, "waiting", (int)a->n_queued, "measuring",
                   a->measuring, "last_error", a->error);
@@ -358,8 +354,9 @@ json_t *is_audit_json(is_server *s)
     json_object_set_new(o, "kl_max", a->done ? json_real(a->kl_most) : json_null());
     json_object_set_new(o, "top1", a->tokens ? json_real((double)a->tokens_same / (double)a->tokens) : json_null());
     json_object_set_new(o, "order_ratio", real_or_null(ratio));
+    json_object_set_new(o, "order_ratio_95", isfinite(interval.lo) ? json_pack("[f,f]", interval.lo, interval.hi) : json_null());
     json_object_set_new(o, "order_audits", json_integer((json_int_t)n));
-    json_object_set_new(o, "noise", a->done ? json_real(is_engine_describe(s->is->engine)->selftest_noise) : json_null());
+    json_object_set_new(o, "noise", real_or_null(noise));
     json_object_set_new(o, "recent", recent_json(a));
     pthread_mutex_unlock(&a->lock);
     return o;
