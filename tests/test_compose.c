@@ -67,6 +67,21 @@ static void rotate_once(const is_kernels *k, uint64_t *seed, uint32_t max_dim)
     if (memcmp(want, got, dst_bytes))
         fail_msg("%s: %u rows, head %u, rotated %u+%u, pairing %u, %s to %s differ", k->name, n, head_dim, rot_begin, rot_dim,
                  r.pairing, is_codec_name(from), is_codec_name(to));
+    if (from == to) { /* as another engine does */
+        r.how = kv_below(seed, 4) | kv_below(seed, 2) * IS_ROTATE_CUT;
+        if (kv_below(seed, 2)) r.how |= (uint32_t)INFERSCALE_ROT_BLOCK(4u << kv_below(seed, 4), kv_below(seed, 4));
+        assert_true(is_rotate_known(r.how));
+        memset(want, 0x5a, dst_bytes);
+        memset(got, 0x5a, dst_bytes);
+        r.rows.dst = want + 2;
+        is_kernels_scalar.rotate_as(&r);
+        r.rows.dst = got + 2;
+        k->rotate_as(&r);
+        if (memcmp(want, got, dst_bytes))
+            fail_msg("%s: %u rows, head %u, rotated %u+%u, pairing %u, %s, as %#x differ", k->name, n, head_dim, rot_begin, rot_dim,
+                     r.pairing, is_codec_name(from), r.how);
+        r.how = IS_ROTATE_F32;
+    }
     if (from == to) { /* in place, as un-rotating does */
         memcpy(got, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
         memcpy(want, src, src_bytes < dst_bytes ? src_bytes : dst_bytes);
