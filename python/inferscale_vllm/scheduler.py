@@ -309,7 +309,7 @@ class SchedulerSide:
             return self._captured(found, state)
         if found.op == tickets.REVOKE:
             done = self._can_evict()
-            return {"ok": done, "evicted": state.injected, "reason": "" if done else "failed", "why": self.book.why_not}
+            return {"ok": done, "evicted": state.evicted, "reason": "" if done else "failed", "why": self.book.why_not}
         return {"ok": True, **state.result()}
 
     def _captured(self, found: Ticket, state: RequestState) -> dict[str, Any]:
@@ -347,7 +347,7 @@ class SchedulerSide:
             self.loads.pop(rid, None)
         self.book.abort([rid for rid, _ in stale])
         evicted = self.book.evict(found.tag, found.epoch)
-        revoke.injected = evicted
+        revoke.evicted = evicted
         self.stats.evicted(evicted)
         logger.info("InferScale: memory revoked: %d requests ended, %d blocks evicted", len(stale), evicted)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RequestState:
-    __slots__ = ("ticket", "request", "prompt", "checked", "local", "injected", "reason", "why")
+    __slots__ = ("ticket", "request", "prompt", "checked", "local", "injected", "evicted", "reason", "why")
 
     def __init__(self, ticket: Ticket | None, request: Request, reason: str = "", why: str = "") -> None:
         self.ticket, self.request = ticket, request
@@ -20,6 +20,7 @@ class RequestState:
         self.checked: dict[tuple[bytes, int], tuple[str, str]] = {}  # part -> ("", "") or why it is not used
         self.local = 0  # tokens that the prefix cache had
         self.injected = 0
+        self.evicted = 0  # of a REVOKE: blocks that left the cache
         self.reason, self.why = reason, why
 
     def result(self) -> dict[str, Any]:

@@ -167,3 +167,21 @@ def test_negative_controls(dummy, folder):
         }
         for what, rows in controls.items():
             assert with_rows(rows) > 1e-2, what
+
+
+@pytest.mark.parametrize("shape", ["deepseek2", "deepseek3"])
+def test_latent_attention_here_is_computed_exactly(dummy, folder, shape):
+    """vLLM's reference backend for the CPU cannot attend to latent rows that it did not compute: nothing is injected, it is said why, and
+    the answer is exact. Where vLLM runs such a model without latent attention, the check of a capture finds keys that are put together
+    behind the rotation, and no segment comes to be."""
+    tokens = prompt(150, seed=12)
+    with engine(folder, dummy(shape)) as (vllm, gateway):
+        plain = ask(vllm, tokens)
+        ticket = gateway.capture_ticket(tokens)
+        captured = ask(vllm, tokens, gateway.sign(ticket))
+        assert not captured.said["ok"] and not gateway.spool(ticket).exists()
+        if not gateway.said["can_inject"]:
+            assert "latent" in gateway.said["why_not"] and captured.said["reason"] == "mla"
+            got = ask(vllm, tokens, gateway.inject(tokens, [part(bytes(32), 0, 100, 0)]))
+            assert got.said["reason"] == "mla" and difference(plain, got) == 0
+        assert difference(plain, captured) == 0
