@@ -20,10 +20,12 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
           "original_max_position_embeddings": 512}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 1024, "beta_fast": 32.0,
         "beta_slow": 1.0}
-# 512 + 64: the only latent that vLLM's operator for the CPU is made for.
+# 512 + 64: the only latent that vLLM's operator for the CPU is made for. YaRN, as the real ones have it: without it vLLM 0.32 turns the strided
+# queries of latent attention by its CPU operator for whole heads, which is wrong (by whole units; its own forward_native is right).
+DEEPSEEK_YARN = dict(YARN, mscale=0.707, mscale_all_dim=0.707)
 LATENT = dict(kv_lora_rank=512, q_lora_rank=None, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=64, num_key_value_heads=4,
               first_k_dense_replace=3, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=64,
-              n_group=1, topk_group=1, routed_scaling_factor=1.0)
+              n_group=1, topk_group=1, routed_scaling_factor=1.0, rope_parameters=DEEPSEEK_YARN)
 
 # name: (transformers' model type, settings beside COMMON)
 SHAPES = {
