@@ -18,7 +18,7 @@ static const cli_option options[] = {
     { "--facts", "N", "facts each owner has (default: K + 14)" },
     { "--max-tokens", "N", "tokens out (default: 32)" },
     { "--completions", "N", "answers a window, at least one a user (default: 32 of kv, 16 of text)" },
-    { "--window", "SECONDS", "a window that takes longer is cut when it has 20 answers (default: 60)" },
+    { "--window", "SECONDS", "a window of text, or at a rate, that takes longer is cut when it has 20 answers (default: 60)" },
     { "--seed", "N", "of facts, questions and times (default: 1)" },
     { "--brief", NULL, "without ttfts and itls, the single times, in the JSON" },
     { "--url", "URL", "a server that runs already, instead of one of our own; the owners stay in its store" },
