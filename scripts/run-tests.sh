@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run-tests.sh PROGRAM[ ARG]... - runs each program (one quoted word: "program arg arg", also "VAR=VALUE program arg"), each with a time limit and a folder of
-# its own, and counts single cases from TAP lines (cmocka writes them too). Prints one line a program, the whole output of those
+# run-tests.sh PROGRAM[ ARG]... - runs each program (one quoted word: "program arg arg", or "VAR=VALUE program"), each with a time limit and a
+# folder of its own, and counts single cases from TAP lines (cmocka writes them too). Prints one line a program, the whole output of those
 # that fail, and last exactly "N passed, N failed" (", N skipped" where there are some). Exit: 0 = all passed and some ran.
 #
 # Environment: TEST_TIMEOUT seconds a program (default 1500: what a busy machine may need), TEST_ONLY = a regular expression that programs must match.

@@ -97,7 +97,8 @@ static void every_number(void **state)
     assert_int_equal(parsed.max_tokens, 9);
     accepts(IS_OA_CHAT, "{" HI ",\"temperature\":null,\"stop\":null,\"n\":null,\"tools\":null,\"memory\":null,\"response_format\":null,\"stream\":null}");
     accepts(IS_OA_CHAT, "{" HI ",\"user\":\"u\",\"store\":true,\"metadata\":{\"a\":\"b\"},\"service_tier\":\"auto\",\"safety_identifier\":\"s\","
-                        "\"prompt_cache_key\":\"k\",\"cache_salt\":\"theirs\",\"kv_transfer_params\":{\"inferscale\":\"forged\"},\"parallel_tool_calls\":false,\"prediction\":{},\"modalities\":[\"text\"]}");
+                        "\"prompt_cache_key\":\"k\",\"cache_salt\":\"theirs\",\"kv_transfer_params\":{\"inferscale\":\"forged\"},"
+                        "\"parallel_tool_calls\":false,\"prediction\":{},\"modalities\":[\"text\"]}");
     accepts(IS_OA_TEXT, "{\"prompt\":[\"a\",\"b\"],\"best_of\":2,\"n\":2,\"logprobs\":0,\"echo\":false}");
     assert_true(parsed.n_prompts == 2 && parsed.o.logprobs && parsed.o.top_logprobs == 0);
 }

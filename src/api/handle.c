@@ -255,10 +255,10 @@ static const char *embedder_plugin(const inferscale *is)
 }
 
 /* Measurements and file fingerprints are kept beside the models, not in the store: they are the machine's. */
-static is_status load_engine(inferscale *is)
+static is_status load_engine(inferscale *is, uint32_t open_ms)
 {
     is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention, .gate = is->gate,
-                            .n_parallel = is->n_parallel, .home = is->home, .key = is->upstream_key };
+                            .n_parallel = is->n_parallel, .home = is->home, .key = is->upstream_key, .open_ms = open_ms };
     is_profile *profile = NULL;
     const is_fs *fs = is_fs_posix();
     char *path = NULL, *cache = is_cache_folder("tuning");
@@ -283,14 +283,19 @@ static is_status load_engine(inferscale *is)
     return st;
 }
 
-is_status is_handle_engine(inferscale *is)
+is_status is_handle_engine_within(inferscale *is, uint32_t ms)
 {
     is_status st = INFERSCALE_OK;
 
     pthread_mutex_lock(&is->lock);
-    if (!is->engine) st = load_engine(is);
+    if (!is->engine) st = load_engine(is, ms);
     pthread_mutex_unlock(&is->lock);
     return st;
+}
+
+is_status is_handle_engine(inferscale *is)
+{
+    return is_handle_engine_within(is, 0);
 }
 
 is_status is_handle_embedder(inferscale *is)

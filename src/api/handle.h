@@ -46,6 +46,7 @@ void is_handle_end_chats(inferscale *is);
 
 /* Each loads what is missing; threads wait for the first. */
 is_status is_handle_engine(inferscale *is);
+is_status is_handle_engine_within(inferscale *is, uint32_t ms); /* servers elsewhere that are not up are not waited for longer */
 is_status is_handle_embedder(inferscale *is);
 /* Does the engine compute elsewhere? Known without loading it, but for the mock's. */
 bool is_handle_is_remote(const inferscale *is);

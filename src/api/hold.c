@@ -183,7 +183,7 @@ static is_status revoke(inferscale *is, const is_partition *p, uint32_t wait_ms,
     *n_pending = 0;
     if (!is_handle_engine_if_loaded(is)) {
         if (!is_handle_is_remote(is)) return INFERSCALE_OK;
-        if (is_handle_engine(is) != INFERSCALE_OK) {
+        if (is_handle_engine_within(is, wait_ms) != INFERSCALE_OK) {
             *n_pending = 1;
             return is_fail(INFERSCALE_E_BUSY, "no upstream could be told to let go of what was changed or forgotten (%.300s); what they keep of "
                            "it is not used any more, and forgetting again tells them", is_error());

@@ -13,6 +13,8 @@
 #include "serve/extract.h"
 #include "serve/upstreams.h"
 
+enum { UPSTREAM_MS = 5000 };
+
 typedef enum mark { OK, WARN, BAD } mark;
 
 typedef struct visit {
@@ -157,9 +159,10 @@ static json_t *model_json(const inferscale_model_info *m)
 static void check_model(visit *v, inferscale *is, json_t *report)
 {
     inferscale_model_info m;
-    inferscale_status st = inferscale_model(is, &m);
+    inferscale_status st = is_handle_engine_within(is, UPSTREAM_MS); /* who asks what is wrong does not wait for it to mend itself */
     bool remote;
     char params[32], kv[32], threads[64], layers[64], planes[64], shown[192];
+    if (st == INFERSCALE_OK) st = inferscale_model(is, &m);
     if (st != INFERSCALE_OK) {
         say(v, "model", BAD, "%s", inferscale_error());
         return;

@@ -43,7 +43,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 8, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
+enum { IS_ENGINE_ABI = 9, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -62,6 +62,7 @@ typedef struct is_engine_opts {
     const char *cache_dir;   /* for the measured flash-attention choice and the file fingerprint; NULL = do not keep */
     bool no_selftest;        /* tests and benchmarks that do their own */
     uint32_t n_parallel;     /* runs that share the engine's steps; 0 = IS_PARALLEL_DEFAULT */
+    uint32_t open_ms;        /* remote engines: so long servers that are not up are waited for; 0 = the engine's own patience */
     is_gate *gate;           /* the host's: questions first, shared with other background work; borrowed. NULL = one of its own */
 } is_engine_opts;
 

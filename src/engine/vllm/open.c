@@ -215,7 +215,7 @@ static void rest_ms(long ms)
 
 /* At least one server must say what it is. Those that are not up yet are waited for; one that answers otherwise than a vLLM server
  * with our connector does is not. */
-static is_status describe_all(vllm *e)
+static is_status describe_all(vllm *e, uint32_t open_ms)
 {
     double begin = is_now_ms(), said = begin;
     is_status st = INFERSCALE_OK;
@@ -233,10 +233,10 @@ static is_status describe_all(vllm *e)
             n_ready += e->up[i].state == VLLM_READY;
         }
         if (n_ready) return INFERSCALE_OK;
-        if (!n_loading || is_now_ms() - begin > vllm_limit.open_ms) return st;
+        if (!n_loading || is_now_ms() - begin > open_ms) return st;
         if (is_now_ms() - said >= SAY_EVERY_MS || said == begin) {
             said = is_now_ms() + (said == begin);
-            is_log(IS_LOG_INFO, "waiting for vLLM (%.0f s of %u s): %s", (is_now_ms() - begin) / 1000, vllm_limit.open_ms / 1000, is_error());
+            is_log(IS_LOG_INFO, "waiting for vLLM (%.0f s of %u s): %s", (is_now_ms() - begin) / 1000, open_ms / 1000, is_error());
         }
         rest_ms(LOOK_EVERY_MS);
     }
@@ -278,7 +278,7 @@ static is_status open_all(vllm *e, const is_engine_opts *opts)
     IS_TRY(vllm_spool_open(e));
     IS_TRY(vllm_http_new(opts->key, &e->http));
     IS_TRY(vllm_tokens_new(&e->tokens));
-    IS_TRY(describe_all(e));
+    IS_TRY(describe_all(e, opts->open_ms ? opts->open_ms : vllm_limit.open_ms));
     if (opts->n_ctx && opts->n_ctx < e->model->n_ctx) e->model->n_ctx = opts->n_ctx;
     IS_TRY(vllm_heads_open(e, &e->heads));
     IS_TRY(vllm_chat_find(e));
