@@ -31,7 +31,7 @@ typedef struct is_asking {
     is_variant *variants;              /* [n_variants] whose rows each fact has */
     size_t n_variants;
     bool accepted;                     /* c.on_accepted was called */
-    const is_plan *ran;                /* what the engine was given; the planned's */
+    const is_plan *ran;                /* what the engine was given; the planned's, which stays until is_asking_generate returned */
     is_buf told;                       /* ids of the answer's tokens */
     bool exactly;                      /* the answer's text is those tokens' bytes, nothing cut or replaced */
 } is_asking;

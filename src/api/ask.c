@@ -3,17 +3,16 @@
 
 enum { TRIES = 5 };
 
-static is_status run_once(is_asking *a, is_run **run)
+/* The plan stays until the answer is over: it says then what of it was used. */
+static is_status run_once(is_asking *a, is_planned **planned, is_run **run)
 {
-    is_planned *planned = NULL;
     bool fresh = false;
     is_status st;
 
     is_asking_again(a);
-    st = is_asking_plan(a, &planned);
-    if (st == INFERSCALE_OK) st = is_asking_fresh(a, planned, &fresh);
-    if (st == INFERSCALE_OK) st = fresh ? is_asking_run(a, planned, run) : is_fail(INFERSCALE_E_STALE, "the memory changed; plan again");
-    is_planned_free(planned);
+    st = is_asking_plan(a, planned);
+    if (st == INFERSCALE_OK) st = is_asking_fresh(a, *planned, &fresh);
+    if (st == INFERSCALE_OK) st = fresh ? is_asking_run(a, *planned, run) : is_fail(INFERSCALE_E_STALE, "the memory changed; plan again");
     return st;
 }
 
@@ -21,12 +20,14 @@ static is_status run_once(is_asking *a, is_run **run)
 static is_status answer(is_asking *a)
 {
     for (int i = 0; i < TRIES; i++) {
+        is_planned *planned = NULL;
         is_run *run = NULL;
         int32_t pending;
-        is_status st = run_once(a, &run);
+        is_status st = run_once(a, &planned, &run);
 
         if (st == INFERSCALE_OK) st = is_asking_generate(a, run, &pending);
         is_engine_finish(a->is->engine, run);
+        is_planned_free(planned);
         if (st != INFERSCALE_E_STALE) return st;
     }
     return is_fail(INFERSCALE_E_STALE, "the memory changed %d times while the question was planned; ask again", TRIES);
