@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "support/calls_kv.h"
+
 static const char *const base_texts[CALLS_FACTS] = { "Anna keeps bees in Graz.", "Anna plays the cello.", "Anna was born in May." };
 
 #define MUST(expr)                                                                                                             \
@@ -645,176 +647,6 @@ static void drop_segment(calls *c, inferscale_status st)
     close_segment(c, INFERSCALE_OK);
 }
 
-/* ---- A connector's KV and tickets ---------------------------------------------------------------------------------------- */
-
-enum { KV_HEADS = 2, KV_DIM = 16, KV_TOKENS = 8, KV_HALF = KV_HEADS * KV_DIM * KV_TOKENS };
-static const uint8_t ticket_secret[32] = { 5 };
-
-static inferscale_status open_kv(calls *c)
-{
-    static const inferscale_plane planes[2] = {
-        { .n_heads = KV_HEADS, .head_dim = KV_DIM, .rot_dim = KV_DIM, .pairing = 2 }, { .is_v = 1, .n_heads = KV_HEADS, .head_dim = KV_DIM },
-    };
-    static const double w[KV_DIM / 2] = { 1, 0.5, 0.25, 0.125, 0.06, 0.03, 0.01, 0.001 };
-    static const inferscale_kv_freqs freqs = { .n_pairs = KV_DIM / 2, .n_pos = 64, .mscale = 1, .w = w };
-    const char *dir = c->spare;
-    inferscale_kv_desc d = INFERSCALE_KV_DESC_INIT;
-
-    d.n_planes = 2;
-    d.n_freqs = 1;
-    d.planes = planes;
-    d.freqs = &freqs;
-    d.dirs = &dir;
-    d.n_dirs = 1;
-    return inferscale_kv_open(&d, &c->kv);
-}
-
-static inferscale_status run_kv_open(calls *c)
-{
-    inferscale_status st = open_kv(c);
-
-    assert_true((st == INFERSCALE_OK) == (c->kv != NULL));
-    return st;
-}
-
-static void close_kv(calls *c, inferscale_status st)
-{
-    (void)st;
-    inferscale_kv_load_close(c->load);
-    inferscale_kv_close(c->kv);
-    inferscale_ticket_text_free(c->ticket);
-    c->load = NULL;
-    c->kv = NULL;
-    c->ticket = NULL;
-    nftw(c->spare, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-static void have_kv(calls *c)
-{
-    char folder[700];
-
-    MUST(open_kv(c));
-    snprintf(folder, sizeof folder, "%s/00", c->spare);
-    assert_int_equal(mkdir(c->spare, 0700), 0);
-    assert_int_equal(mkdir(folder, 0700), 0);
-}
-
-static inferscale_status run_kv_write(calls *c)
-{
-    static const int32_t tokens[KV_TOKENS] = { 1, 2, 3, 4, 5, 6, 7, 8 };
-    static float rows[2][KV_HALF];
-    const void *planes[2] = { rows[0], rows[1] };
-    char path[800];
-
-    for (int i = 0; i < KV_HALF; i++) rows[0][i] = rows[1][i] = (float)i;
-    snprintf(path, sizeof path, "%s/00/%064d.seg", c->spare, 0);
-    return inferscale_kv_write(c->kv, path, tokens, KV_TOKENS, 0, 0, 2, 0, KV_HEADS, INFERSCALE_F32, planes);
-}
-
-static void have_kv_file(calls *c)
-{
-    have_kv(c);
-    MUST(run_kv_write(c));
-}
-
-static const inferscale_kv_part kv_part = { .n_tokens = KV_TOKENS, .pos = 3 };
-
-static inferscale_status run_kv_check(calls *c)
-{
-    static const int32_t prompt[] = { 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8 };
-
-    return inferscale_kv_check(c->kv, &kv_part, prompt, 11);
-}
-
-/* A file of that name is whole, or there is none; a write that reported success has left one. */
-static void kv_written_or_not(calls *c, inferscale_status st)
-{
-    inferscale_status there = run_kv_check(c);
-
-    assert_true(there == INFERSCALE_OK || (st != INFERSCALE_OK && there == INFERSCALE_E_NOTFOUND));
-    close_kv(c, st);
-}
-
-static inferscale_status run_kv_load_open(calls *c)
-{
-    inferscale_status st = inferscale_kv_load_open(c->kv, &kv_part, 1, 0, 2, 0, KV_HEADS, &c->load, NULL);
-
-    assert_true((st == INFERSCALE_OK) == (c->load != NULL));
-    return st;
-}
-
-static inferscale_status run_kv_load_open_again(calls *c)
-{
-    inferscale_kv_load_close(c->load);
-    c->load = NULL;
-    return run_kv_load_open(c);
-}
-
-static void have_kv_load(calls *c)
-{
-    have_kv_file(c);
-    MUST(run_kv_load_open(c));
-}
-
-static inferscale_status run_kv_load_read(calls *c)
-{
-    float rows[KV_HALF];
-    inferscale_status st = inferscale_kv_load_read(c->load, 1, INFERSCALE_F32, rows, KV_HEADS * KV_DIM, KV_DIM);
-
-    for (int i = 0; st == INFERSCALE_OK && i < KV_HALF; i++) assert_true(rows[i] == (float)i);
-    return st;
-}
-
-static inferscale_status run_kv_geometry(calls *c)
-{
-    const uint8_t *bytes;
-    size_t n;
-
-    return inferscale_kv_geometry(c->kv, &bytes, &n);
-}
-
-static inferscale_status run_kv_match(calls *c)
-{
-    static float keys[64 * KV_DIM]; /* 64 heads of one token at position 0 stay as they are */
-    int how = -1;
-    inferscale_status st;
-
-    for (int i = 0; i < 64 * KV_DIM; i++) keys[i] = (float)(i % 7) + 1;
-    st = inferscale_kv_match(c->kv, 0, INFERSCALE_F32, keys, keys, 1, 64, 0, &how);
-    assert_int_equal(how, INFERSCALE_ROT_F32);
-    return st;
-}
-
-static inferscale_status run_ticket_write(calls *c)
-{
-    inferscale_ticket t = INFERSCALE_TICKET_INIT;
-    inferscale_status st;
-
-    t.op = INFERSCALE_TICKET_INJECT;
-    t.n_prompt = 11;
-    t.n_parts = 1;
-    t.parts = &kv_part;
-    t.expires = 100;
-    st = inferscale_ticket_write(&t, ticket_secret, &c->ticket);
-    assert_true((st == INFERSCALE_OK) == (c->ticket != NULL));
-    return st;
-}
-
-static void have_ticket(calls *c)
-{
-    MUST(run_ticket_write(c));
-}
-
-static inferscale_status run_ticket_read(calls *c)
-{
-    inferscale_ticket *t = NULL;
-    inferscale_status st = inferscale_ticket_read(c->ticket, ticket_secret, 99, &t);
-
-    assert_true(st == INFERSCALE_OK ? t->n_parts == 1 && t->parts[0].pos == 3 : !t);
-    inferscale_ticket_free(t);
-    return st;
-}
-
 /* ---- Looking after a store ----------------------------------------------------------------------------------------------- */
 
 static inferscale_status run_fsck(calls *c)
@@ -978,17 +810,17 @@ const call_case call_cases[] = {
     { CALL(segment_open), "", NULL, run_segment_open, close_segment },
     { CALL(segment_plane), "", have_segment, run_segment_read, drop_segment },
     { CALL(segment_read), "", have_segment, run_segment_read, drop_segment },
-    { CALL(kv_open), "", NULL, run_kv_open, close_kv },
-    { CALL(kv_geometry), "", have_kv, run_kv_geometry, close_kv },
-    { CALL(kv_match), "", have_kv, run_kv_match, close_kv },
-    { CALL(kv_write), "", have_kv, run_kv_write, kv_written_or_not },
-    { CALL(kv_write), " over another", have_kv_file, run_kv_write, kv_written_or_not },
-    { CALL(kv_check), "", have_kv_file, run_kv_check, close_kv },
-    { CALL(kv_load_open), "", have_kv_file, run_kv_load_open, close_kv },
-    { CALL(kv_load_open), " from memory", have_kv_load, run_kv_load_open_again, close_kv },
-    { CALL(kv_load_read), "", have_kv_load, run_kv_load_read, close_kv },
-    { CALL(ticket_write), "", NULL, run_ticket_write, close_kv },
-    { CALL(ticket_read), "", have_ticket, run_ticket_read, close_kv },
+    { CALL(kv_open), "", NULL, calls_run_kv_open, calls_close_kv },
+    { CALL(kv_geometry), "", calls_have_kv, calls_run_kv_geometry, calls_close_kv },
+    { CALL(kv_match), "", calls_have_kv, calls_run_kv_match, calls_close_kv },
+    { CALL(kv_write), "", calls_have_kv, calls_run_kv_write, calls_kv_written_or_not },
+    { CALL(kv_write), " over another", calls_have_kv_file, calls_run_kv_write, calls_kv_written_or_not },
+    { CALL(kv_check), "", calls_have_kv_file, calls_run_kv_check, calls_close_kv },
+    { CALL(kv_load_open), "", calls_have_kv_file, calls_run_kv_load_open, calls_close_kv },
+    { CALL(kv_load_open), " from memory", calls_have_kv_load, calls_run_kv_load_open_again, calls_close_kv },
+    { CALL(kv_load_read), "", calls_have_kv_load, calls_run_kv_load_read, calls_close_kv },
+    { CALL(ticket_write), "", NULL, calls_run_ticket_write, calls_close_kv },
+    { CALL(ticket_read), "", calls_have_ticket, calls_run_ticket_read, calls_close_kv },
     { CALL(fsck), "", NULL, run_fsck, sound },
     { CALL(fsck), " with repair", NULL, run_repair, sound },
     { CALL(gc), "", have_two_encoded, run_gc, sound },
