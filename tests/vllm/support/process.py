@@ -10,7 +10,7 @@ import urllib.request
 
 from support import ground
 
-START_S = 420  # a busy machine; a start takes 10 to 40 s
+START_S = 900  # a crowded machine; alone a start takes 20 to 40 s
 
 
 class Process:
