@@ -72,7 +72,13 @@ PY
 make_venv
 start_server
 # Debian's promtool, or why there is none (that test is skipped then).
-if INFERSCALE_PROMTOOL=$(scripts/promtool.sh 2>"$scratch/promtool.err"); then export INFERSCALE_PROMTOOL; else INFERSCALE_NO_PROMTOOL=$(tail -n 1 "$scratch/promtool.err"); export INFERSCALE_NO_PROMTOOL; unset INFERSCALE_PROMTOOL; fi
+if INFERSCALE_PROMTOOL=$(scripts/promtool.sh 2>"$scratch/promtool.err"); then
+    export INFERSCALE_PROMTOOL
+else
+    unset INFERSCALE_PROMTOOL
+    INFERSCALE_NO_PROMTOOL=$(tail -n 1 "$scratch/promtool.err")
+    export INFERSCALE_NO_PROMTOOL
+fi
 files=()
 if [ $# -gt 0 ]; then for name in "$@"; do files+=("tests/clients/test_$name.py"); done; else files=(tests/clients/test_*.py); fi
 bad=0
