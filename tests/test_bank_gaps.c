@@ -192,7 +192,7 @@ static void nothing_forgotten_is_in_a_copy(void **state)
 {
     bank_kit *k = *state;
     texts *t = calloc(1, sizeof *t);
-    const char *first = strdup(k->path), *copy = strdup(scratch_path(k->folder, "copy"));
+    const char *first = k->path, *copy = strdup(scratch_path(k->folder, "copy"));
 
     t->seed = scratch_seed("rows that moved before they were copied");
     for (int i = 0; i < STEPS / 4; i++) a_step(t, k);
