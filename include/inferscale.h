@@ -269,7 +269,7 @@ typedef struct inferscale_forget_report {
     uint64_t reencode;       /* other facts that lost KV because its context held what was forgotten: the next encode makes it anew */
     uint64_t pending;        /* questions that use what was forgotten and had not ended when the time was over (E_BUSY) */
     /* With prove: */
-    int proven;              /* 1 = every file was searched and nothing found */
+    int proven;              /* 1 = every file was searched for something (needles) and nothing found */
     uint64_t needles;        /* pieces looked for: of texts, normalised texts, vectors, 64-byte windows of KV */
     uint64_t unsearched;     /* pieces too short (under 8 bytes) or too uniform to look for, and windows beyond the limit of memory */
     uint64_t scanned_bytes, scanned_files;
@@ -465,6 +465,25 @@ typedef struct inferscale_used {
     char policy[32];       /* STORED: the encoding policy that made the rows; else "" */
 } inferscale_used;
 
+/* Why an answer did less than was asked for. */
+enum {
+    INFERSCALE_FALLBACK_NOT_ENCODED = 1 << 0,        /* facts had no KV yet and were computed as text */
+    INFERSCALE_FALLBACK_NO_INJECTION = 1 << 1,       /* this model's KV cannot be injected */
+    INFERSCALE_FALLBACK_DAMAGED = 1 << 2,            /* segments were missing or damaged */
+    INFERSCALE_FALLBACK_REFUSED = 1 << 3,            /* the engine refused the stored rows */
+    INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL = 1 << 4, /* an engine elsewhere did not use them */
+    INFERSCALE_FALLBACK_CONTEXT_FULL = 1 << 5,       /* facts were left out */
+    INFERSCALE_FALLBACK_TURNS_DROPPED = 1 << 6,      /* the oldest turns were left out */
+    INFERSCALE_FALLBACK_PLACEMENT_NOT_KEPT = 1 << 7, /* where memory stood could not be written down */
+    INFERSCALE_FALLBACK_WORDS_ONLY = 1 << 8,         /* the search was by words alone */
+    INFERSCALE_FALLBACK_NOTHING_REMEMBERED = 1 << 9, /* there is nothing of this owner's */
+    INFERSCALE_FALLBACK_CHANGED_MEANWHILE = 1 << 10, /* a fact was changed or forgotten, and the answer ends there */
+    INFERSCALE_FALLBACK_CHANGED_EARLIER = 1 << 11,   /* one that earlier turns used */
+    INFERSCALE_N_FALLBACKS = 12
+};
+/* "not_encoded", ... of bit i (0 to INFERSCALE_N_FALLBACKS - 1); NULL beyond. Static. */
+INFERSCALE_API const char *inferscale_fallback_name(unsigned i);
+
 typedef struct inferscale_answer {
     char *text;
     const char *finish;    /* "stop", "length" or "cancelled"; static */
@@ -487,6 +506,7 @@ typedef struct inferscale_answer {
     size_t n_tokens;
     const char *stopped_by;   /* the stop string that ended it, borrowed from the options; NULL = none */
     size_t n_turns_dropped;   /* on_full: oldest turns left out */
+    unsigned fallbacks;       /* INFERSCALE_FALLBACK_*: what fallback says, for programs */
 } inferscale_answer;
 
 INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL is allowed */
@@ -590,10 +610,19 @@ INFERSCALE_API inferscale_status inferscale_complete(inferscale *is, const infer
 INFERSCALE_API inferscale_status inferscale_tokenize(inferscale *is, const char *text, int32_t **ids, size_t *n);
 INFERSCALE_API void inferscale_tokens_free(int32_t *ids); /* NULL is allowed */
 
-/* Vectors of the texts, [n][dim], unit length; *out is freed with inferscale_vectors_free. Errors: E_INVALID (blank, not UTF-8),
+/* Vectors of the texts, [n][dim], unit length, each of as much of its text as the embedder reads; *out is freed with inferscale_vectors_free. Errors: E_INVALID (blank, not UTF-8),
  * E_MODEL, E_ENGINE. */
 INFERSCALE_API inferscale_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, float **out, uint32_t *dim);
+/* The same, and no text is cut unawares: cut[i] (may be NULL) = 1 if text i is longer than the embedder reads. Such a text is cut if
+ * may_cut is not 0; else the call is E_CONTEXT at the first of them. *n_tokens (may be NULL) = the tokens that were embedded, in the
+ * embedder's own count; 0 where an endpoint does not say. */
+INFERSCALE_API inferscale_status inferscale_embed_whole(inferscale *is, const char *const *texts, size_t n, int may_cut, int *cut,
+                                                        float **out, uint32_t *dim, uint64_t *n_tokens);
 INFERSCALE_API void inferscale_vectors_free(float *vectors); /* NULL is allowed */
+
+/* From now on nothing is loaded any more: a model that is being loaded, by whichever call or thread, is dropped within about a second, and
+ * that call is E_CANCELLED, as every later one that would load. For who wants to end; inferscale_close follows. NULL is allowed. */
+INFERSCALE_API void inferscale_stop_loading(inferscale *is);
 
 /* ---- What is loaded ------------------------------------------------------------------------------------------------------ */
 

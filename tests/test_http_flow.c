@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -531,6 +532,41 @@ static void when_the_time_is_over_or_somebody_is_in_a_hurry_requests_are_cancell
     }
 }
 
+static void *run_server(void *ctx)
+{
+    static is_status st;
+
+    st = is_server_run(ctx, NULL, NULL);
+    return &st;
+}
+
+/* A model that would take ten minutes to load: who stops the server does not wait for it. */
+static void a_server_that_loads_its_model_ends_too(void **state)
+{
+    char *home = scratch_make();
+    is_config c;
+    pthread_t thread;
+    void *st;
+    struct timespec until;
+
+    is_server_set_extra(NULL);
+    OK(is_config_init(&c));
+    OK(is_config_set(&c, "port", "0", IS_BY_FLAG, 0));
+    OK(is_config_set(&c, "engine", "mock", IS_BY_FLAG, 0));
+    OK(is_config_set(&c, "model", "mock:load=600000", IS_BY_FLAG, 0));
+    OK(is_config_set(&c, "home", home, IS_BY_FLAG, 0));
+    OK(is_config_set(&c, "log", "off", IS_BY_FLAG, 0));
+    assert_int_equal(pthread_create(&thread, NULL, run_server, &c), 0);
+    pause_ms(500);
+    is_server_stop();
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 120;
+    if (pthread_timedjoin_np(thread, &st, &until) != 0) fail_msg("the server still loads");
+    assert_int_equal(*(is_status *)st, INFERSCALE_OK);
+    is_config_free(&c);
+    scratch_remove(home);
+}
+
 /* ---- The log ------------------------------------------------------------------------------------------------------------- */
 
 static char logged[1 << 20];
@@ -632,6 +668,7 @@ int main(void)
         cmocka_unit_test_teardown(two_hundred_connections_at_once_are_answered_and_not_mixed_up, clean),
         cmocka_unit_test_teardown(a_server_that_ends_lets_requests_end, clean),
         cmocka_unit_test_teardown(when_the_time_is_over_or_somebody_is_in_a_hurry_requests_are_cancelled, clean),
+        cmocka_unit_test_teardown(a_server_that_loads_its_model_ends_too, clean),
         cmocka_unit_test_teardown(the_log_says_what_happened_and_nothing_private, clean),
         cmocka_unit_test_teardown(what_cannot_start_says_why, clean),
     };

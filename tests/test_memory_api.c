@@ -167,6 +167,15 @@ static void pages_have_each_memory_once(void **state)
     assert_string_equal(text(o, "previous"), "/v3/memories/?page=7&page_size=100");
     assert_true(json_is_null(json_object_get(o, "next")));
     json_decref(o);
+    o = call("GET", "/memories?user_id=pages&page=2&page_size=100", NULL, 200); /* and on the open-source server's path */
+    assert_int_equal(json_integer_value(json_object_get(o, "count")), 701);
+    assert_int_equal(n_results(o), 100);
+    assert_string_equal(text(result(o, 0), "memory"), "Number 100.");
+    assert_string_equal(text(o, "next"), "/memories?page=3&page_size=100&user_id=pages");
+    json_decref(o);
+    o = call("GET", "/memories?page=3&page_size=100&user_id=pages", NULL, 200);
+    assert_string_equal(text(result(o, 0), "memory"), "Number 200.");
+    json_decref(o);
     o = call("GET", "/v1/memories/?user_id=pages", NULL, 200);
     assert_int_equal(json_array_size(o), 701);
     json_decref(o);
@@ -398,6 +407,11 @@ static void what_is_wrong_is_named(void **state)
         { "GET", "/memories?user_id=a&limit=0", NULL, 400, "limit" },
         { "GET", "/memories?user_id=a&limit=1e9", NULL, 400, "limit" },
         { "GET", "/memories?user_id=a&after=-3", NULL, 400, "after" },
+        { "GET", "/memories?user_id=a&after=x", NULL, 400, "`next`" },
+        { "GET", "/memories?user_id=a&after=99999999999999999999", NULL, 400, "`next`" },
+        { "GET", "/memories?user_id=a&page=0", NULL, 400, "page" },
+        { "GET", "/memories?user_id=a&page=2&after=3", NULL, 400, "after" },
+        { "GET", "/memories?user_id=a&page=2&limit=3", NULL, 400, "limit" },
         { "GET", "/memories?user_id=a&filters=%7B%7D", NULL, 400, "filters" },
         { "POST", "/v3/memories/?page=0", "{\"filters\": {\"user_id\": \"a\"}}", 400, "page" },
         { "POST", "/v3/memories/", "{\"filters\": {\"user_id\": \"a\"}, \"page_size\": \"many\"}", 400, "page_size" },

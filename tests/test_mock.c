@@ -423,12 +423,12 @@ static void test_embedder(void **state)
     plugin->embedder->fingerprint(e, fp[0]);
     plugin->embedder->fingerprint(other, fp[1]);
     assert_memory_not_equal(fp[0], fp[1], IS_HASH_BYTES);
-    KIT_OK(plugin->embedder->embed(e, texts, 4, v, NULL));
+    KIT_OK(plugin->embedder->embed(e, texts, 4, v, NULL, NULL));
     for (int i = 0; i < 4; i++) assert_true(dot(v + 64 * i, v + 64 * i) > 0.9999 && dot(v + 64 * i, v + 64 * i) < 1.0001);
     assert_true(dot(v, v + 64) > 0.4);
     assert_true(dot(v, v + 128) < dot(v, v + 64) - 0.2);
-    KIT_FAILS(INFERSCALE_E_INVALID, plugin->embedder->embed(e, blank, 2, v, NULL));
-    KIT_FAILS(INFERSCALE_E_ENGINE, plugin->embedder->embed(other, texts, 1, v, NULL));
+    KIT_FAILS(INFERSCALE_E_INVALID, plugin->embedder->embed(e, blank, 2, v, NULL, NULL));
+    KIT_FAILS(INFERSCALE_E_ENGINE, plugin->embedder->embed(other, texts, 1, v, NULL, NULL));
     plugin->embedder->close(other);
     plugin->embedder->close(e);
 }

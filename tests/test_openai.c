@@ -381,6 +381,22 @@ static void memory_wrong(void **state)
     }
 }
 
+/* The wire says content_filter for every answer that was ended; the log tells a client that hung up from a fact that was forgotten. */
+static void ends_in_the_log(void **state)
+{
+    inferscale_answer a = { .finish = "cancelled" };
+    is_oa_ask ask = { 0 };
+    is_oa_run run = { .ask = &ask };
+    is_oa_choice c = { .run = &run, .answer = &a };
+
+    (void)state;
+    assert_string_equal(is_oa_finish(&c), "content_filter");
+    assert_string_equal(is_oa_ended(&c, false), "content_filter");
+    assert_string_equal(is_oa_ended(&c, true), "cancelled");
+    a.finish = "length";
+    assert_string_equal(is_oa_ended(&c, true), "length");
+}
+
 /* A failed allocation is a 500, and leaves nothing behind. */
 static void parser_out_of_memory(void **state)
 {
@@ -406,6 +422,12 @@ static void parser_out_of_memory(void **state)
 static int start(void **state)
 {
     kit = serve_start("parallel", "4", "max_queue", "64", "alias", "other, gpt-4o", "embedder", "mock", NULL);
+    return 0;
+}
+
+static int start_short(void **state)
+{
+    kit = serve_start("embedder", "mock:most=5", NULL);
     return 0;
 }
 
@@ -624,6 +646,21 @@ static void memory_answered(void **state)
     assert_true(json_is_string(at(r.json, "memory.facts.0.id")));
     assert_int_equal(json_number_at(r.json, "usage.prompt_tokens_details.cached_tokens"),
                      json_number_at(r.json, "memory.tokens.injected") + json_number_at(r.json, "memory.tokens.resident"));
+    assert_null(json_object_get(at(r.json, "memory.facts.0"), "text"));
+    for (size_t i = 0; i < json_array_size(at(r.json, "memory.fallbacks")); i++) { /* codes that the sentence bears out */
+        const char *code = json_string_value(json_array_get(at(r.json, "memory.fallbacks"), i));
+        if (strcmp(code, "not_encoded") != 0 || !strstr(json_text_at(r.json, "memory.fallback"), "had no KV")) fail_msg("%s", r.body);
+    }
+    assert_true(json_is_array(at(r.json, "memory.fallbacks")));
+    serve_reply_free(&r);
+    r = post("/v1/chat/completions", "{" TEA ",\"memory\":{\"user_id\":\"anna\",\"k\":3,\"return_text\":true}}", 200);
+    assert_string_equal(json_text_at(r.json, "memory.facts.0.text"), "Anna likes tea.");
+    serve_reply_free(&r);
+    r = post("/v1/chat/completions", "{" TEA ",\"memory\":{\"user_id\":\"anna\",\"return_text\":1}}", 400);
+    assert_string_equal(json_text_at(r.json, "error.param"), "memory.return_text");
+    serve_reply_free(&r);
+    r = post("/v1/chat/completions", "{" TEA ",\"memory\":{\"user_id\":\"nobody at all\"}}", 200);
+    assert_string_equal(json_text_at(r.json, "memory.fallbacks.0"), "nothing_remembered");
     serve_reply_free(&r);
     r = serve_call(kit, "POST", "/v1/chat/completions", "X-Inferscale-User: ben\r\n", "{" TEA ",\"temperature\":0}");
     if (!strstr(json_text_at(r.json, "choices.0.message.content"), "Ben likes rum")) fail_msg("%s", r.body);
@@ -721,6 +758,43 @@ static void embeddings(void **state)
     serve_reply r = post("/v1/embeddings", "{\"input\":\"a\",\"model\":\"text-embedding-3-small\"}", 404);
     assert_string_equal(json_text_at(r.json, "error.code"), "model_not_found");
     serve_reply_free(&r);
+    r = post("/v1/embeddings", "{\"input\":[\"green tea\",\"rum\"]}", 200); /* the embedder's tokens: the mock's are words */
+    assert_int_equal(json_integer_value(at(r.json, "usage.prompt_tokens")), 3);
+    assert_int_equal(json_integer_value(at(r.json, "usage.total_tokens")), 3);
+    assert_null(json_object_get(r.json, "truncated"));
+    serve_reply_free(&r);
+}
+
+/* An embedder that reads five words, and 40 texts of which the 35th has six: it is named by its own number. */
+static void embeddings_that_are_too_long(void **state)
+{
+    json_t *inputs = json_array();
+
+    (void)state;
+    for (int i = 0; i < 40; i++) json_array_append_new(inputs, json_string(i == 34 ? "one two three four five six" : "tea"));
+    for (int ask = 0; ask < 3; ask++) {
+        json_t *body = json_pack("{s:O}", "input", inputs);
+        if (ask) json_object_set_new(body, "truncate_prompt_tokens", json_integer(ask == 1 ? -1 : 5));
+        char *text = json_dumps(body, 0);
+        serve_reply r = serve_call(kit, "POST", "/v1/embeddings", NULL, text);
+        if (ask == 1) {
+            assert_int_equal(r.status, 200);
+            assert_int_equal(json_array_size(at(r.json, "data")), 40);
+            assert_int_equal(json_array_size(at(r.json, "truncated")), 1);
+            assert_int_equal(json_integer_value(at(r.json, "truncated.0")), 34);
+            assert_int_equal(json_integer_value(at(r.json, "usage.prompt_tokens")), 39 + 5);
+        } else {
+            assert_int_equal(r.status, 400);
+            assert_string_equal(json_text_at(r.json, "error.param"), ask ? "truncate_prompt_tokens" : "input");
+            if (!ask) assert_string_equal(json_text_at(r.json, "error.code"), "context_length_exceeded");
+            if (!ask) assert_non_null(strstr(json_text_at(r.json, "error.message"), "input[34]"));
+            if (!ask) assert_non_null(strstr(json_text_at(r.json, "error.message"), "5 tokens"));
+        }
+        serve_reply_free(&r);
+        free(text);
+        json_decref(body);
+    }
+    json_decref(inputs);
 }
 
 /* ---- Many at once -------------------------------------------------------------------------------------------------------- */
@@ -788,13 +862,15 @@ int main(void)
         cmocka_unit_test(what_is_missing), cmocka_unit_test(every_number), cmocka_unit_test(wrong_values), cmocka_unit_test(refused_by_name),
         cmocka_unit_test(messages_become_turns), cmocka_unit_test(wrong_messages), cmocka_unit_test(forced_calls),
         cmocka_unit_test(calls_of_earlier_turns), cmocka_unit_test(wrong_tools), cmocka_unit_test(memory_asked), cmocka_unit_test(memory_wrong),
-        cmocka_unit_test(parser_out_of_memory),
+        cmocka_unit_test(parser_out_of_memory), cmocka_unit_test(ends_in_the_log),
     };
     const struct CMUnitTest served[] = {
         cmocka_unit_test(models), cmocka_unit_test(whole_answer), cmocka_unit_test(endless_answers), cmocka_unit_test(stream_bytes), cmocka_unit_test(logprobs),
         cmocka_unit_test(several_answers), cmocka_unit_test(memory_answered), cmocka_unit_test(other_errors), cmocka_unit_test(no_forged_roles),
         cmocka_unit_test(embeddings), cmocka_unit_test(sixteen_users_at_once),
     };
+    const struct CMUnitTest short_sighted[] = { cmocka_unit_test(embeddings_that_are_too_long) };
     int bad = cmocka_run_group_tests_name("openai: parser", parser, NULL, parser_over);
+    bad += cmocka_run_group_tests_name("openai: a short embedder", short_sighted, start_short, openai_stop);
     return bad + cmocka_run_group_tests_name("openai: served", served, start, openai_stop);
 }

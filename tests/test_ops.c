@@ -17,7 +17,6 @@
 #include "base/mem.h"
 #include "serve/embedded.h"
 #include "serve/ops.h"
-#include "serve/reasons.h"
 #include "serve/server.h"
 #include "support/exposition.h"
 #include "support/scratch.h"
@@ -326,25 +325,17 @@ static void test_openapi_is_what_the_build_carries(void **state)
 
 /* ---- Fallbacks ------------------------------------------------------------------------------------------------------------- */
 
-static bool gives(const char *fallback, const char *reason)
-{
-    bool has[32];
-
-    assert_true(is_metrics_n_reasons() <= 32);
-    is_metrics_reasons(fallback, has);
-    for (size_t i = 0; i < is_metrics_n_reasons(); i++)
-        if (strcmp(is_metrics_reason(i), reason) == 0) return has[i];
-    fail_msg("there is no reason %s", reason);
-    return false;
-}
-
-/* The answer falls short for this reason, and for none that has no name. */
-static void expect_reason(inferscale *is, const inferscale_scope *who, const inferscale_ask_options *o, const char *reason)
+/* The answer falls short for this reason, and for no other. */
+static void expect_reason(inferscale *is, const inferscale_scope *who, const inferscale_ask_options *o, unsigned reason, const char *name)
 {
     inferscale_answer *a = NULL;
+    unsigned i = 0;
 
     OK(inferscale_ask(is, who, "What does Anna think of?", o, &a));
-    if (!gives(a->fallback, reason) || gives(a->fallback, "other")) fail_msg("not %s: \"%s\"", reason, a->fallback);
+    if (!(a->fallbacks & reason)) fail_msg("not %s: \"%s\"", name, a->fallback);
+    while (reason >> i != 1) i++;
+    assert_string_equal(inferscale_fallback_name(i), name);
+    assert_true((a->fallbacks != 0) == (a->fallback[0] != 0));
     inferscale_answer_free(a);
 }
 
@@ -360,38 +351,43 @@ static void test_fallbacks_have_names(void **state)
     (void)state;
     o.max_tokens = 4;
     store_fill(is, 8, false);
-    expect_reason(is, &store_anna, &o, "not_encoded");
-    expect_reason(is, &nobody, &o, "nothing_remembered");
+    expect_reason(is, &store_anna, &o, INFERSCALE_FALLBACK_NOT_ENCODED, "not_encoded");
+    expect_reason(is, &nobody, &o, INFERSCALE_FALLBACK_NOTHING_REMEMBERED, "nothing_remembered");
     store_encode(is);
     inferscale_close(is);
     is = store_open(home, NULL, "http://127.0.0.1:1/v1#nobody-listens", false);
-    expect_reason(is, &store_anna, &o, "words_only");
+    expect_reason(is, &store_anna, &o, INFERSCALE_FALLBACK_WORDS_ONLY, "words_only");
     inferscale_close(is);
     small.n_ctx = 300;
     OK(inferscale_open(&is, &small));
-    expect_reason(is, &store_anna, &o, "context_full");
+    expect_reason(is, &store_anna, &o, INFERSCALE_FALLBACK_CONTEXT_FULL, "context_full");
     inferscale_close(is);
     files = store_files(home, ".seg", &n);
     assert_true(n > 0);
     for (size_t i = 0; i < n; i++) store_write(files[i], "rotten", 6);
     store_files_free(files, n);
     is = store_open(home, NULL, NULL, false);
-    expect_reason(is, &store_anna, &o, "damaged");
+    expect_reason(is, &store_anna, &o, INFERSCALE_FALLBACK_DAMAGED, "damaged");
     inferscale_close(is);
     scratch_remove(home);
 }
 
-/* Those that a test cannot make happen from here: by their sentences, which src/api writes. */
-static void test_rare_fallbacks_have_names(void **state)
+/* Each reason has a name of its own, and all are there from the first scrape on, so that a rate can be taken of the first one. */
+static void test_all_fallbacks_have_names(void **state)
 {
+    serve_kit *k = serve_start(NULL, NULL);
+    char *text = metrics_of(k, "/metrics"), series[100];
+
     (void)state;
-    assert_true(gives("this model's KV cannot be injected (a recurrent state): facts were computed as text", "no_injection"));
-    assert_true(gives("the engine refused the stored rows (why): facts were computed as text", "refused"));
-    assert_true(gives("a fact that the answer used was changed or forgotten: it ends here", "changed_meanwhile"));
-    assert_true(gives("a fact used earlier was forgotten or changed: 7 tokens of the conversation were computed again without it", "changed_earlier"));
-    assert_true(gives("the 2 oldest turns were left out: the context is full", "turns_dropped"));
-    assert_true(gives("something new", "other"));
-    assert_false(gives("", "other"));
+    for (unsigned i = 0; i < INFERSCALE_N_FALLBACKS; i++) {
+        assert_non_null(inferscale_fallback_name(i));
+        for (unsigned j = 0; j < i; j++) assert_string_not_equal(inferscale_fallback_name(i), inferscale_fallback_name(j));
+        snprintf(series, sizeof series, "inferscale_fallbacks_total{why=\"%s\"}", inferscale_fallback_name(i));
+        assert_true(exposition_value(text, series) == 0);
+    }
+    assert_null(inferscale_fallback_name(INFERSCALE_N_FALLBACKS));
+    free(text);
+    serve_stop(k);
 }
 
 int main(void)
@@ -406,7 +402,7 @@ int main(void)
         cmocka_unit_test(test_who_may_read_metrics),
         cmocka_unit_test(test_openapi_is_what_the_build_carries),
         cmocka_unit_test(test_fallbacks_have_names),
-        cmocka_unit_test(test_rare_fallbacks_have_names),
+        cmocka_unit_test(test_all_fallbacks_have_names),
     };
 
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);

@@ -142,6 +142,19 @@ static void a_wrong_line_is_named(void **state)
 }
 
 /* Long enough to be looked for. */
+/* Who slips on an id is told, and hears of no proof. */
+static void forgetting_what_is_not_there_proves_nothing(void **state)
+{
+    json_t *o = call("POST", "/inferscale/forget", "{\"user_id\": \"anna\", \"ids\": [\"999999\", \"999998\"], \"prove\": true}", 200);
+
+    (void)state;
+    assert_int_equal(number(o, "forgotten"), 0);
+    assert_int_equal(number(o, "not_found"), 2);
+    assert_int_equal(number(o, "needles"), 0);
+    assert_true(json_is_false(json_object_get(o, "proven")));
+    json_decref(o);
+}
+
 static void forgetting_is_proven(void **state)
 {
     char body[200];
@@ -246,6 +259,7 @@ int main(void)
         cmocka_unit_test(lines_go_out_and_come_back),
         cmocka_unit_test(a_wrong_line_is_named),
         cmocka_unit_test(forgetting_is_proven),
+        cmocka_unit_test(forgetting_what_is_not_there_proves_nothing),
         cmocka_unit_test(what_is_to_be_forgotten_must_be_said),
         cmocka_unit_test(reports_say_what_there_is),
         cmocka_unit_test(a_dry_run_shows_the_plan),

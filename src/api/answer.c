@@ -78,6 +78,7 @@ void is_asking_again(is_asking *a)
     is_buf_clear(&a->why);
     is_hold_nothing(&a->hold);
     a->n_variants = 0;
+    a->answer->fallbacks = 0;
     a->answer->mode = a->o.mode;
 }
 
@@ -88,7 +89,17 @@ uint32_t is_asking_room(is_asking *a)
     return n_ctx > taken && taken >= a->shape.pos0 ? n_ctx - taken : 0;
 }
 
-void is_asking_note(is_asking *a, const char *fmt, ...)
+const char *inferscale_fallback_name(unsigned i)
+{
+    static const char *const names[INFERSCALE_N_FALLBACKS] = {
+        "not_encoded", "no_injection", "damaged", "refused", "computed_after_all", "context_full", "turns_dropped",
+        "placement_not_kept", "words_only", "nothing_remembered", "changed_meanwhile", "changed_earlier",
+    };
+
+    return i < INFERSCALE_N_FALLBACKS ? names[i] : NULL;
+}
+
+void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -99,6 +110,7 @@ void is_asking_note(is_asking *a, const char *fmt, ...)
     is_log(IS_LOG_WARN, "fallback: %s", text);
     if (a->why.len) is_buf_str(&a->why, "; ");
     is_buf_str(&a->why, text);
+    a->answer->fallbacks |= fallback;
 }
 
 /* ---- Find ---------------------------------------------------------------------------------------------------------------- */
@@ -142,7 +154,7 @@ static is_status search(is_asking *a, is_hit **hits, size_t *n)
     r.k = a->o.k + (uint32_t)a->n_skip <= K_MAX ? a->o.k + (uint32_t)a->n_skip : K_MAX;
     r.kinds = INFERSCALE_FACTS;
     IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &times, why));
-    if (why[0]) is_asking_note(a, "%s", why);
+    if (why[0]) is_asking_note(a, INFERSCALE_FALLBACK_WORDS_ONLY, "%s", why);
     a->answer->embed_ms = times.embed_ms;
     a->answer->recall_ms = times.recall_ms;
     return INFERSCALE_OK;
@@ -231,11 +243,11 @@ is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, 
     }
     if (can && !inject) IS_TRY(is_variant_mark_exact(a->is, &a->p, facts, n));
     if (a->answer->mode == INFERSCALE_MODE_KV && !inject) {
-        is_asking_note(a, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
+        is_asking_note(a, INFERSCALE_FALLBACK_NO_INJECTION, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;
     }
     if (n_bad) is_background_again(a->is->background, a->p.id);
-    if (n_bad) is_asking_note(a, "%zu segments were missing or damaged and are to be encoded again", n_bad);
+    if (n_bad) is_asking_note(a, INFERSCALE_FALLBACK_DAMAGED, "%zu segments were missing or damaged and are to be encoded again", n_bad);
     return INFERSCALE_OK;
 }
 
@@ -366,11 +378,11 @@ static void note_shortfalls(is_asking *a, const is_planned *planned)
         n_computed -= best->source == INFERSCALE_SOURCE_COMPUTED;
     }
     if (ans->mode == INFERSCALE_MODE_KV && n_computed)
-        is_asking_note(a, "%zu of %zu facts had no KV and were computed as text; %s", n_computed, ans->n_facts,
+        is_asking_note(a, INFERSCALE_FALLBACK_NOT_ENCODED, "%zu of %zu facts had no KV and were computed as text; %s", n_computed, ans->n_facts,
                        a->is->background ? "they are being encoded in the background" : "encode them to inject them");
     ans->n_dropped = is_planned_dropped(planned);
     if (ans->n_dropped)
-        is_asking_note(a, "%zu facts were left out: the context of %u tokens is full", ans->n_dropped,
+        is_asking_note(a, INFERSCALE_FALLBACK_CONTEXT_FULL, "%zu facts were left out: the context of %u tokens is full", ans->n_dropped,
                        is_engine_describe(a->is->engine)->n_ctx);
 }
 
@@ -382,7 +394,7 @@ static is_status note_empty(is_asking *a)
 
     if (a->has_partition) IS_TRY(is_bank_list(a->is->bank, &a->p, s, INFERSCALE_FACTS, 0, 1, &any));
     if (!any || any->n == 0)
-        is_asking_note(a, "nothing is remembered for this %s", s->user && *s->user     ? "user"
+        is_asking_note(a, INFERSCALE_FALLBACK_NOTHING_REMEMBERED, "nothing is remembered for this %s", s->user && *s->user     ? "user"
                                                                : s->agent && *s->agent ? "agent"
                                                                : s->run && *s->run     ? "run"
                                                                                        : "application");
@@ -476,13 +488,30 @@ is_status is_asking_realm(is_asking *a, const is_realm **out)
     return INFERSCALE_OK;
 }
 
+/* Of what the plan begins with, so much is the profile's own header: it is nobody's secret. */
+static uint32_t n_shared(const is_asking *a, const is_plan *plan)
+{
+    const is_profile *p = a->is->profile;
+    const is_tokens *const own[] = { &p->header, &p->header_plain };
+    uint32_t most = 0;
+
+    for (size_t i = 0; plan->n_parts && i < 2; i++) {
+        uint32_t n = 0;
+
+        while (n < own[i]->n && n < plan->parts[0].n_tokens && own[i]->ids[n] == plan->parts[0].tokens[n]) n++;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
 static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_run_stats *stats)
 {
     is_run_opts o = { .sampling = { .temperature = a->o.temperature, .top_k = a->o.top_k, .top_p = a->o.top_p, .min_p = a->o.min_p,
                                     .seed = a->o.seed, .presence = a->c.presence_penalty, .frequency = a->c.frequency_penalty,
                                     .bias = a->bias, .n_bias = (uint32_t)a->c.n_bias, .grammar = a->c.grammar },
                       .cache_parts = 1, .no_prefix_cache = plan->n_parts == 1, .want_logits = a->c.logprobs != 0, .cancel = a->o.cancel,
-                      .stop = &a->hold.stop, .on_begun = say_accepted, .begun_ctx = a, .n_predict = a->o.max_tokens };
+                      .stop = &a->hold.stop, .on_begun = say_accepted, .begun_ctx = a, .n_predict = a->o.max_tokens,
+                      .n_shared = n_shared(a, plan) };
     is_status st;
 
     IS_TRY(is_asking_realm(a, &o.realm));
@@ -498,7 +527,7 @@ static void all_as_text(is_asking *a)
 {
     inferscale_answer *ans = a->answer;
 
-    is_asking_note(a, "the engine refused the stored rows (%s): facts were computed as text", is_error());
+    is_asking_note(a, INFERSCALE_FALLBACK_REFUSED, "the engine refused the stored rows (%s): facts were computed as text", is_error());
     ans->mode = INFERSCALE_MODE_TEXT;
     for (size_t i = 0; i < ans->n_facts; i++) {
         if (ans->facts[i].source != INFERSCALE_SOURCE_STORED) continue;
@@ -560,7 +589,7 @@ void is_asking_settle(is_asking *a, is_run *run)
         n_stored++;
         if (part->pos + part->n_tokens > kept) n_lost += take_back(a, part);
     }
-    is_asking_note(a, "%zu of %zu stored facts were computed after all by the engine (%s: %s)", n_lost, n_stored, s.reason, s.why);
+    is_asking_note(a, INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL, "%zu of %zu stored facts were computed after all by the engine (%s: %s)", n_lost, n_stored, s.reason, s.why);
     if (n_lost == n_stored && ans->mode == INFERSCALE_MODE_KV) ans->mode = INFERSCALE_MODE_TEXT;
 }
 

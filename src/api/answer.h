@@ -40,7 +40,8 @@ typedef struct is_asking {
 is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *scope, const char *question,
                           const inferscale_ask_options *options);
 void is_asking_free(is_asking *a);
-void is_asking_note(is_asking *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* a fallback reason */
+/* A reason, INFERSCALE_FALLBACK_*, and its sentence. */
+void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Before each try: what an outdated plan noted and held does not count. */
 void is_asking_again(is_asking *a);

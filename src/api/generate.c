@@ -234,7 +234,7 @@ static is_status end_early(is_asking *a)
     if (a->answer->tokens_answer == 0) return is_asking_gone();
     __atomic_store_n(&a->hold.stop, 1, __ATOMIC_RELEASE);
     a->answer->finish = "cancelled";
-    is_asking_note(a, "a fact that the answer used was changed or forgotten: it ends here");
+    is_asking_note(a, INFERSCALE_FALLBACK_CHANGED_MEANWHILE, "a fact that the answer used was changed or forgotten: it ends here");
     return INFERSCALE_OK;
 }
 

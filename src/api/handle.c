@@ -258,7 +258,8 @@ static const char *embedder_plugin(const inferscale *is)
 static is_status load_engine(inferscale *is, uint32_t open_ms)
 {
     is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention, .gate = is->gate,
-                            .n_parallel = is->n_parallel, .home = is->home, .key = is->upstream_key, .open_ms = open_ms };
+                            .n_parallel = is->n_parallel, .cancel = &is->load_off, .home = is->home, .key = is->upstream_key,
+                            .open_ms = open_ms };
     is_profile *profile = NULL;
     const is_fs *fs = is_fs_posix();
     char *path = NULL, *cache = is_cache_folder("tuning");
@@ -283,12 +284,24 @@ static is_status load_engine(inferscale *is, uint32_t open_ms)
     return st;
 }
 
+void inferscale_stop_loading(inferscale *is)
+{
+    if (is) __atomic_store_n(&is->load_off, 1, __ATOMIC_RELEASE);
+}
+
+static is_status may_load(const inferscale *is)
+{
+    if (!__atomic_load_n(&is->load_off, __ATOMIC_ACQUIRE)) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_CANCELLED, "loading was called off; open the store again to load a model");
+}
+
 is_status is_handle_engine_within(inferscale *is, uint32_t ms)
 {
     is_status st = INFERSCALE_OK;
 
     pthread_mutex_lock(&is->lock);
-    if (!is->engine) st = load_engine(is, ms);
+    if (!is->engine) st = may_load(is);
+    if (st == INFERSCALE_OK && !is->engine) st = load_engine(is, ms);
     pthread_mutex_unlock(&is->lock);
     return st;
 }
@@ -308,9 +321,10 @@ is_status is_handle_embedder(inferscale *is)
     is_embedder *e = NULL;
 
     pthread_mutex_lock(&is->lock);
-    if (!is->embedder && remote)
+    if (!is->embedder) st = may_load(is);
+    if (st == INFERSCALE_OK && !is->embedder && remote)
         st = is_embedder_open(is->plugin_dir, embedder_plugin(is), spec, is->embedder_key, is->n_threads, &e);
-    else if (!is->embedder) {
+    else if (st == INFERSCALE_OK && !is->embedder) {
         st = model_path(is, spec, IS_DEFAULT_EMBEDDER, &path);
         if (st == INFERSCALE_OK) st = is_embedder_open(is->plugin_dir, embedder_plugin(is), path, NULL, is->n_threads, &e);
         is_free(path);

@@ -22,6 +22,7 @@ struct inferscale {
     is_bank *bank;
     is_vault *vault;
     is_recall *recall;
+    volatile int load_off;   /* nothing is loaded any more, what loads ends; atomic */
     /* loaded once, under lock */
     pthread_mutex_t lock;
     is_engine *engine;

@@ -407,6 +407,6 @@ is_status is_proof_search(is_proof *p, uint32_t wait_ms, inferscale_progress_fn 
     if (report->traces)
         return is_fail(INFERSCALE_E_TRACE, "all is forgotten, but %llu traces of it were found: %.*s; remove what holds them",
                        (unsigned long long)report->traces, (int)strcspn(report->trace_text, "\n"), report->trace_text);
-    report->proven = 1;
+    report->proven = report->needles > 0; /* who looked for nothing has shown nothing */
     return INFERSCALE_OK;
 }

@@ -31,7 +31,8 @@ void inferscale_tokens_free(int32_t *ids)
     is_free(ids);
 }
 
-is_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, float **out, uint32_t *dim)
+static is_status embed(inferscale *is, const char *const *texts, size_t n, bool may_cut, int *cut, float **out, uint32_t *dim,
+                       uint64_t *n_tokens)
 {
     float *vecs;
     is_status st;
@@ -46,7 +47,7 @@ is_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, f
     vecs = is_calloc(n ? n : 1, is_embedder_dim(is->embedder) * sizeof *vecs);
     if (!vecs) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu vectors", n);
     is_gate_enter(is->gate); /* somebody waits for it, so it goes before documents' */
-    st = n ? is_embedder_embed(is->embedder, texts, n, vecs) : INFERSCALE_OK;
+    st = is_embedder_embed_counted(is->embedder, texts, n, may_cut, vecs, n_tokens, cut);
     is_gate_leave(is->gate);
     if (st != INFERSCALE_OK) {
         is_free(vecs);
@@ -55,6 +56,23 @@ is_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, f
     *out = vecs;
     *dim = is_embedder_dim(is->embedder);
     return INFERSCALE_OK;
+}
+
+is_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, float **out, uint32_t *dim)
+{
+    uint64_t ignored = 0;
+
+    return embed(is, texts, n, true, NULL, out, dim, &ignored);
+}
+
+is_status inferscale_embed_whole(inferscale *is, const char *const *texts, size_t n, int may_cut, int *cut, float **out, uint32_t *dim,
+                                 uint64_t *n_tokens)
+{
+    uint64_t count = 0;
+    is_status st = embed(is, texts, n, may_cut != 0, cut, out, dim, &count);
+
+    if (n_tokens) *n_tokens = count;
+    return st;
 }
 
 void inferscale_vectors_free(float *vectors)

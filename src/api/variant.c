@@ -7,13 +7,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-/* Rows averaged over the company of N neighbours are those of a fact that stands among about so many. In a prompt of several times as
- * many the first stage's pages are nearer to the text twin: at k = 50 on both models that were measured (docs/design.md 4). */
-enum { CROWD = 3 };
-
-static bool is_crowd(const inferscale *is, size_t n_facts)
+/* Pages go before means: by what the planner says of so many facts, where these are the two stages. */
+static bool pages_first(const inferscale *is, size_t n_facts)
 {
-    return is->refine.kind == IS_POLICY_COMPANY && is->policy.kind == IS_POLICY_PAGE && n_facts > (size_t)CROWD * is->refine.w;
+    return is->refine.kind == IS_POLICY_COMPANY && is->policy.kind == IS_POLICY_PAGE && is_plan_is_crowd(n_facts, is->refine.w);
 }
 
 static bool is_refined(const inferscale *is, const is_segment_row *row)
@@ -24,7 +21,7 @@ static bool is_refined(const inferscale *is, const is_segment_row *row)
 /* 0 is best. The books list the newest first, which decides among equals. */
 static int rank(const inferscale *is, const is_segment_row *row, size_t n_facts)
 {
-    const int first = is_crowd(is, n_facts) ? 0 : 1;
+    const int first = pages_first(is, n_facts) ? 0 : 1;
 
     if (is_refined(is, row)) return 1 - first;
     return strcmp(row->policy, is->policy.name) == 0 ? first : 2;

@@ -75,6 +75,10 @@ static void print_text(const cli_args *a, const inferscale_forget_report *r, siz
         printf("%llu other fact%s lost keys and values that had seen it; `inferscale encode` makes them anew.\n", (unsigned long long)left,
                left == 1 ? "" : "s");
     if (!cli_flag(a, "--prove")) return;
+    if (!r->needles) {
+        printf("There was nothing to look for, so nothing is proven%s.\n", r->unsearched ? ": its pieces are too short or too uniform" : "");
+        return;
+    }
     cli_size(r->scanned_bytes, size);
     printf("Searched %s in %llu files for %llu pieces of it: %llu traces, %llu hits that other rows account for.\n", size,
            (unsigned long long)r->scanned_files, (unsigned long long)r->needles, (unsigned long long)r->traces, (unsigned long long)r->allowed);

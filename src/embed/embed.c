@@ -87,23 +87,23 @@ static is_status check_texts(const char *const *texts, size_t n)
     return INFERSCALE_OK;
 }
 
-static is_status embed_locked(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate)
+static is_status embed_locked(is_embedder *e, const char *const *texts, size_t n, float *out, uint64_t *n_tokens, is_gate *gate)
 {
     is_status st = INFERSCALE_E_CANCELLED;
 
     pthread_mutex_lock(&e->lock);
-    if (!gate || is_gate_open(gate)) st = e->v->embed(e->impl, texts, n, out, gate ? is_gate_flag(gate) : NULL);
+    if (!gate || is_gate_open(gate)) st = e->v->embed(e->impl, texts, n, out, n_tokens, gate ? is_gate_flag(gate) : NULL);
     pthread_mutex_unlock(&e->lock);
     if (gate && st == INFERSCALE_E_CANCELLED)
         return is_fail(INFERSCALE_E_BUSY, "a question came first; wait until it is answered and embed again");
     return st;
 }
 
-static is_status embed(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate)
+static is_status embed(is_embedder *e, const char *const *texts, size_t n, float *out, uint64_t *n_tokens, is_gate *gate)
 {
     if (n == 0) return INFERSCALE_OK;
     IS_TRY(check_texts(texts, n));
-    IS_TRY(embed_locked(e, texts, n, out, gate));
+    IS_TRY(embed_locked(e, texts, n, out, n_tokens, gate));
     for (size_t i = 0; i < n * e->dim; i++)
         if (!isfinite(out[i]))
             return is_fail(INFERSCALE_E_ENGINE,
@@ -114,12 +114,35 @@ static is_status embed(is_embedder *e, const char *const *texts, size_t n, float
 
 is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out)
 {
-    return embed(e, texts, n, out, NULL);
+    return embed(e, texts, n, out, NULL, NULL);
+}
+
+static is_status measure(is_embedder *e, const char *text, bool may_cut, int *cut)
+{
+    is_embed_size size = { 0 };
+    is_status st;
+
+    pthread_mutex_lock(&e->lock);
+    st = e->v->measure(e->impl, text, &size);
+    pthread_mutex_unlock(&e->lock);
+    bool is_long = st == INFERSCALE_OK && size.most && size.n > size.most;
+    if (cut) *cut = is_long;
+    if (!is_long || may_cut) return st;
+    return is_fail(INFERSCALE_E_CONTEXT, "a text is longer than the %u %s that this embedder reads; split it", size.most, size.unit);
+}
+
+is_status is_embedder_embed_counted(is_embedder *e, const char *const *texts, size_t n, bool may_cut, float *out, uint64_t *n_tokens, int *cut)
+{
+    *n_tokens = 0;
+    for (size_t i = 0; cut && i < n; i++) cut[i] = 0;
+    IS_TRY(check_texts(texts, n));
+    for (size_t i = 0; i < n; i++) IS_TRY(measure(e, texts[i], may_cut, cut ? &cut[i] : NULL));
+    return embed(e, texts, n, out, n_tokens, NULL);
 }
 
 is_status is_embedder_embed_background(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate)
 {
-    return embed(e, texts, n, out, gate);
+    return embed(e, texts, n, out, NULL, gate);
 }
 
 void is_quantize_i8(const float *v, uint32_t dim, int8_t *q, float *scale)

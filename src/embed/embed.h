@@ -4,6 +4,8 @@
 #ifndef IS_EMBED_EMBED_H
 #define IS_EMBED_EMBED_H
 
+#include <stdbool.h>
+
 #include "base/gate.h"
 #include "base/hash.h"
 #include "base/status.h"
@@ -18,6 +20,9 @@ void is_embedder_close(is_embedder *e);
 uint32_t is_embedder_dim(is_embedder *e);
 const uint8_t *is_embedder_fingerprint(is_embedder *e);
 is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out /* [n][dim] */);
+/* The same with *n_tokens = the tokens that were embedded, in the embedder's count (0 where it is not known). cut[i] (may be NULL) = text i is
+ * too long for it. Such a text is cut if may_cut, else E_CONTEXT (the first of them; cut[] of those behind it is not said). */
+is_status is_embedder_embed_counted(is_embedder *e, const char *const *texts, size_t n, bool may_cut, float *out, uint64_t *n_tokens, int *cut);
 /* The same for work that can wait: E_BUSY, within milliseconds, when the gate is not open or a question enters it. */
 is_status is_embedder_embed_background(is_embedder *e, const char *const *texts, size_t n, float *out, is_gate *gate);
 

@@ -417,23 +417,29 @@ void is_batch_free(is_batch *b)
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
+/* The lock is held. The run's, made at its first call: one for all of its tokens. NULL = out of memory. */
+static seat *seat_for(is_batch *b, is_run *run)
+{
+    seat *s = seat_of(b, run);
+
+    if (s) return s;
+    s = is_calloc(1, sizeof *s);
+    if (!s) return NULL;
+    *s = (seat){ .run = run, .next = b->seats };
+    return b->seats = s;
+}
+
 is_status is_batch_do(is_batch *b, is_run *run, bool prompt, const volatile int *cancel, const volatile int *stop)
 {
     call c = { .cancel = cancel, .stop = stop, .prompt = prompt, .left = 1 };
-    seat *s = is_calloc(1, sizeof *s); /* for a new run */
     is_status st = INFERSCALE_OK;
 
     if (prompt) c.left = b->v->left(b->impl, run);
     pthread_mutex_lock(&b->lock);
-    c.seat = seat_of(b, run);
-    if (!c.seat && !s) {
+    c.seat = seat_for(b, run);
+    if (!c.seat) {
         pthread_mutex_unlock(&b->lock);
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for a run");
-    }
-    if (!c.seat) {
-        *s = (seat){ .run = run, .next = b->seats };
-        c.seat = b->seats = s;
-        s = NULL;
     }
     pthread_cond_init(&c.back, NULL);
     c.seat->busy = &c;
@@ -444,7 +450,6 @@ is_status is_batch_do(is_batch *b, is_run *run, bool prompt, const volatile int 
     while (!c.done) pthread_cond_wait(&c.back, &b->lock);
     pthread_mutex_unlock(&b->lock);
     pthread_cond_destroy(&c.back);
-    is_free(s);
     if (c.status != INFERSCALE_OK) st = is_fail(c.status, "%s", c.why);
     return st;
 }

@@ -43,7 +43,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 9, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
+enum { IS_ENGINE_ABI = 10, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -62,6 +62,7 @@ typedef struct is_engine_opts {
     const char *cache_dir;   /* for the measured flash-attention choice and the file fingerprint; NULL = do not keep */
     bool no_selftest;        /* tests and benchmarks that do their own */
     uint32_t n_parallel;     /* runs that share the engine's steps; 0 = IS_PARALLEL_DEFAULT */
+    const volatile int *cancel; /* polled while it opens: not 0 = E_CANCELLED, within about a second. NULL = none; not used later */
     uint32_t open_ms;        /* remote engines: so long servers that are not up are waited for; 0 = the engine's own patience */
     is_gate *gate;           /* the host's: questions first, shared with other background work; borrowed. NULL = one of its own */
 } is_engine_opts;
@@ -145,6 +146,8 @@ typedef struct is_run_opts {
                                     more when they are done: it must bear that); NULL = none */
     void *begun_ctx;
     const is_realm *realm;   /* whose memory; NULL = nobody's. Copied. An extension keeps the tag */
+    uint32_t n_shared;       /* of the plan's first tokens so many are no secret of the realm's (the host's own header): of an exact prefix no
+                                more serves another realm, which could tell by the time whether somebody had the same words */
     uint32_t n_predict;      /* at most so many tokens will be sampled before the next extension; 0 = unknown */
 } is_run_opts;
 
@@ -243,6 +246,11 @@ typedef struct is_engine_vtable {
 
 /* ---- Embedders come from plug-ins too ------------------------------------------------------------------------------------- */
 
+typedef struct is_embed_size {
+    uint32_t n, most;        /* of a text longer than `most` (0 = there is no limit) only that it is longer is promised */
+    const char *unit;        /* "tokens" or "bytes" */
+} is_embed_size;
+
 typedef struct is_embedder_vtable {
     const char *name;
     /* spec: a GGUF path, or a URL; key: API key or NULL; n_threads 0 = physical cores. */
@@ -251,8 +259,11 @@ typedef struct is_embedder_vtable {
     uint32_t (*dim)(void *impl);
     void (*fingerprint)(void *impl, uint8_t out[IS_HASH_BYTES]); /* equal fingerprints = interchangeable vectors */
     /* n texts -> out[n][dim], L2-normalised. Texts are cut to the model's length. Blank text is E_INVALID. cancel (may be NULL) is
-     * polled; non-zero = E_CANCELLED within milliseconds. */
-    is_status (*embed)(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel);
+     * polled; non-zero = E_CANCELLED within milliseconds. *n_tokens (may be NULL) += the tokens that were embedded, in its own count; 0
+     * where that is not known. */
+    is_status (*embed)(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens, const volatile int *cancel);
+    /* How long a text is and how much of it is embedded, without embedding it. */
+    is_status (*measure)(void *impl, const char *text, is_embed_size *out);
 } is_embedder_vtable;
 
 /* ---- Plug-ins ------------------------------------------------------------------------------------------------------------- */

@@ -313,6 +313,13 @@ is_status is_plan_raw(is_tokens *text, uint32_t n_ctx_left, is_planned **out)
     return st;
 }
 
+bool is_plan_is_crowd(size_t n_facts, uint32_t company)
+{
+    enum { CROWD = 3 };
+
+    return n_facts > (size_t)CROWD * company;
+}
+
 void is_planned_free(is_planned *p)
 {
     if (!p) return;

@@ -58,6 +58,9 @@ is_status is_plan_new(const is_profile *profile, is_plan_fact *facts, size_t n, 
                       is_planned **out);
 /* A text as it is, without memory and chat format. Takes the tokens. */
 is_status is_plan_raw(is_tokens *text, uint32_t n_ctx_left, is_planned **out);
+/* Rows averaged over the company of so many neighbours are those of a fact that stands among about so many. In a plan of several times as
+ * many, rows of pages are nearer to the text twin: at k = 50 on both models that were measured (docs/design.md 4). */
+bool is_plan_is_crowd(size_t n_facts, uint32_t company);
 void is_planned_free(is_planned *p);
 const is_plan *is_planned_plan(const is_planned *p);
 size_t is_planned_dropped(const is_planned *p);

@@ -26,18 +26,24 @@ static bool good_header(const char *name, const char *value)
     return true;
 }
 
+/* Copies of at most so many bytes behind those of the list. Where it is full, or memory out, the reply goes without. Under r->lock. */
+static void add_pair(pair *list, size_t *n, size_t cap, const char *name, size_t name_max, const char *value, size_t value_max)
+{
+    if (*n == cap) return;
+    pair p = { is_strndup(name, name_max), is_strndup(value, value_max) };
+    if (p.name && p.value) {
+        list[(*n)++] = p;
+        return;
+    }
+    is_free((void *)(uintptr_t)p.name);
+    is_free((void *)(uintptr_t)p.value);
+}
+
 void is_reply_header(is_request *r, const char *name, const char *value)
 {
     pthread_mutex_lock(&r->lock);
-    if (!r->replied && r->n_out < HTTP_OUT_HEADERS && good_header(name, value)) {
-        pair p = { is_strdup(name), is_strdup(value) };
-        if (p.name && p.value) {
-            r->out[r->n_out++] = p;
-        } else {
-            is_free((void *)(uintptr_t)p.name);
-            is_free((void *)(uintptr_t)p.value);
-        }
-    }
+    if (!r->replied && good_header(name, value))
+        add_pair(r->out, &r->n_out, HTTP_OUT_HEADERS, name, SIZE_MAX, value, SIZE_MAX);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -265,16 +271,9 @@ void is_request_refused(is_request *r, const char *why)
 
 void is_request_note(is_request *r, const char *key, const char *value)
 {
+    if (!key || !value) return;
     pthread_mutex_lock(&r->lock);
-    if (r->n_notes < HTTP_NOTES && key && value) {
-        pair p = { is_strndup(key, 40), is_strndup(value, 120) };
-        if (p.name && p.value) {
-            r->notes[r->n_notes++] = p;
-        } else {
-            is_free((void *)(uintptr_t)p.name);
-            is_free((void *)(uintptr_t)p.value);
-        }
-    }
+    add_pair(r->notes, &r->n_notes, HTTP_NOTES, key, 40, value, 120);
     pthread_mutex_unlock(&r->lock);
 }
 

@@ -104,6 +104,12 @@ static void list(is_server *s, is_request *r)
     is_status st;
     char next[24];
 
+    if (is_request_query(r, "page") || is_request_query(r, "page_size")) {
+        static const char *const other[] = { "limit", "after", "top_k", NULL }; /* two ways to turn pages do not mix */
+
+        if (is_memory_query_free_of(s, r, "list", not_narrowing) && is_memory_query_free_of(s, r, "list", other)) is_platform_list_v1(s, r);
+        return;
+    }
     if (!is_memory_query_free_of(s, r, "list", not_narrowing) || !is_memory_number(s, r, "list", "top_k", 1, LIST_MAX, &limit) ||
         !is_memory_number(s, r, "list", "limit", 1, LIST_MAX, &limit) || !is_memory_number(s, r, "list", "after", 0, INT64_MAX, &p.after))
         return;

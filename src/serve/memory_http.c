@@ -118,8 +118,9 @@ bool is_memory_number(is_server *s, is_request *r, const char *operation, const 
         *inout = v;
         return true;
     }
-    is_memory_failed(s, r, operation, is_fail(INFERSCALE_E_INVALID, "%s must be a whole number from %lld to %lld", name,
-                                              (long long)min, (long long)max));
+    is_memory_failed(s, r, operation, max == INT64_MAX
+                     ? is_fail(INFERSCALE_E_INVALID, "%s must be the `next` that the page before gave, a whole number", name)
+                     : is_fail(INFERSCALE_E_INVALID, "%s must be a whole number from %lld to %lld", name, (long long)min, (long long)max));
     return false;
 }
 

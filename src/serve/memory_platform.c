@@ -1,7 +1,9 @@
 /* memory_platform.c - what Mem0's platform has and its open-source server has not: pages, owners, batches. What the platform does for its
  * own business (exports by a model, profiles, webhooks, projects) is refused in one sentence. */
+#include <ctype.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "serve/keys.h"
@@ -71,9 +73,31 @@ static bool read_page(is_server *s, is_request *r, json_t *body, int64_t *page, 
     return true;
 }
 
+/* &name=value of the query, so that a link leads to the same owner. */
+static void add_same(is_buf *b, is_request *r, const char *name)
+{
+    const char *v = is_request_query(r, name);
+
+    if (!v) return;
+    is_buf_fmt(b, "&%s=", name);
+    for (; *v; v++) {
+        if (isalnum((unsigned char)*v) || strchr("-._~", *v)) is_buf_add(b, v, 1);
+        else is_buf_fmt(b, "%%%02X", (unsigned char)*v);
+    }
+}
+
 static json_t *page_link(is_request *r, int64_t page, int64_t size, bool there)
 {
-    return there ? json_sprintf("%s?page=%lld&page_size=%lld", is_request_path(r), (long long)page, (long long)size) : json_null();
+    static const char *const same[] = { "user_id", "agent_id", "run_id", "app_id", "show_expired" };
+    is_buf b = IS_BUF_INIT;
+    json_t *link;
+
+    if (!there) return json_null();
+    is_buf_fmt(&b, "%s?page=%lld&page_size=%lld", is_request_path(r), (long long)page, (long long)size);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) add_same(&b, r, same[i]);
+    link = is_buf_ok(&b) ? json_stringn((const char *)b.data, b.len) : NULL;
+    is_buf_free(&b);
+    return link;
 }
 
 static json_t *paged_json(is_request *r, const is_memory_page *p, int64_t page, int64_t size, json_t *results)
@@ -86,13 +110,14 @@ static json_t *paged_json(is_request *r, const is_memory_page *p, int64_t page, 
 static json_t *list(is_server *s, is_request *r, json_t *body, is_memory_page *p)
 {
     json_t *results = NULL, *latest = json_object_get(body, "latest_only");
+    const char *asked = is_request_query(r, "show_expired");
     is_filter f;
     is_owner o;
     is_status st = body ? is_members_check(body, "the request", known_list) : INFERSCALE_OK;
 
     if (st == INFERSCALE_OK && latest && !json_is_boolean(latest) && !json_is_null(latest))
         st = is_fail(INFERSCALE_E_INVALID, "latest_only must be true or false");
-    p->show_expired = json_is_true(json_object_get(body, "show_expired"));
+    p->show_expired = json_is_true(json_object_get(body, "show_expired")) || (asked && (!strcmp(asked, "true") || !strcmp(asked, "1")));
     p->latest = json_is_true(latest);
     p->fields = json_object_get(body, "fields");
     if (json_is_null(p->fields)) p->fields = NULL;

@@ -16,7 +16,6 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "serve/reasons.h"
 
 enum { SERIES_MAX = 200, LABEL_BYTES = 128, LABELS = 3, BUCKETS = 20 };
 
@@ -194,8 +193,8 @@ is_status is_metrics_new(is_metrics **out)
 
         find(m, FROM_THE_START[i].id, values)->set = true;
     }
-    for (size_t i = 0; i < is_metrics_n_reasons(); i++) {
-        const char *const values[LABELS] = { is_metrics_reason(i), NULL, NULL };
+    for (unsigned i = 0; i < INFERSCALE_N_FALLBACKS; i++) {
+        const char *const values[LABELS] = { inferscale_fallback_name(i), NULL, NULL };
 
         find(m, IS_M_FALLBACKS, values)->set = true;
     }

@@ -2,43 +2,6 @@
 #include <string.h>
 
 #include "serve/metrics.h"
-#include "serve/reasons.h"
-
-/* The reasons, by words of their sentences (src/api notes them; tests/test_ops.c makes them happen). Several may hold at once. */
-static const struct { const char *reason, *words; } REASONS[] = {
-    { "not_encoded", "had no KV and were computed" },
-    { "no_injection", "KV cannot be injected" },
-    { "damaged", "segments were missing or damaged" },
-    { "refused", "the engine refused the stored rows" },
-    { "computed_after_all", "stored facts were computed after all" },
-    { "context_full", "were left out: the context" },
-    { "turns_dropped", "oldest turns were left out" },
-    { "placement_not_kept", "could not be kept" },
-    { "words_only", "found by words only" },
-    { "nothing_remembered", "nothing is remembered" },
-    { "changed_meanwhile", "it ends here" },
-    { "changed_earlier", "was forgotten or changed: " },
-    { "other", NULL },
-};
-enum { N_REASONS = sizeof REASONS / sizeof *REASONS };
-
-size_t is_metrics_n_reasons(void)
-{
-    return N_REASONS;
-}
-
-const char *is_metrics_reason(size_t i)
-{
-    return REASONS[i].reason;
-}
-
-void is_metrics_reasons(const char *fallback, bool *has)
-{
-    bool any = false;
-
-    for (size_t i = 0; i + 1 < N_REASONS; i++) any |= has[i] = strstr(fallback, REASONS[i].words) != NULL;
-    has[N_REASONS - 1] = fallback[0] && !any;
-}
 
 static const char *mode_name(int mode)
 {
@@ -60,7 +23,6 @@ static void count_facts(is_metrics *m, const inferscale_answer *a)
 void is_metrics_answer(is_metrics *m, const inferscale_answer *a)
 {
     const char *mode;
-    bool has[N_REASONS];
 
     if (m == NULL || a == NULL) return;
     mode = mode_name(a->mode);
@@ -77,7 +39,6 @@ void is_metrics_answer(is_metrics *m, const inferscale_answer *a)
     is_metric_add(m, IS_M_PLACEMENTS, "new", NULL, (double)a->n_placed_new);
     is_metric_add(m, IS_M_PLACEMENTS, "lost", NULL, (double)a->n_placed_lost);
     is_metric_add(m, IS_M_FINISHED, a->finish ? a->finish : "other", mode, 1);
-    is_metrics_reasons(a->fallback ? a->fallback : "", has);
-    for (size_t i = 0; i < N_REASONS; i++)
-        if (has[i]) is_metric_add(m, IS_M_FALLBACKS, is_metrics_reason(i), NULL, 1);
+    for (unsigned i = 0; i < INFERSCALE_N_FALLBACKS; i++)
+        if (a->fallbacks >> i & 1) is_metric_add(m, IS_M_FALLBACKS, inferscale_fallback_name(i), NULL, 1);
 }

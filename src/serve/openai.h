@@ -56,6 +56,7 @@ typedef struct is_oa_ask {
     uint32_t n, best_of;
     uint32_t max_tokens, max_completion_tokens; /* 0 = not given */
     bool stream, include_usage, echo, has_seed, has_stream_options, has_top_logprobs;
+    bool return_text;          /* memory.facts carry their text */
     bool memory_named;         /* the memory object asks for what only an owner's memory can give */
     is_oa_call call;           /* the answer must be a call of one of tool_names */
     const char **tool_names;
@@ -81,7 +82,6 @@ bool is_oa_finish_messages(is_oa_ask *a, is_oa_fault *f);    /* adds what is sai
 /* openai_memory.c */
 bool is_oa_read_memory(is_oa_ask *a, json_t *v, const char *name, is_oa_fault *f);
 bool is_oa_names_memory(const char *name); /* a member of `memory` */
-json_t *is_oa_memory_of(const is_oa_ask *a, const inferscale_answer *ans, bool whole); /* whole: the answer is over */
 
 /* openai_tools.c */
 bool is_oa_finish_grammar(is_oa_ask *a, is_oa_fault *f);     /* response_format, tools, tool_choice: sets o.grammar */
@@ -132,12 +132,16 @@ struct is_oa_run {
 /* Runs the request and replies. */
 void is_oa_answer(is_server *s, is_request *r, is_oa_ask *a, const inferscale_scope *scope);
 
+json_t *is_oa_memory_of(const is_oa_run *run, const inferscale_answer *ans, bool whole); /* openai_memory.c; whole: the answer is over */
+
 /* openai_reply.c. All return new objects, or NULL when memory is out. What is handed over as delta or choices is taken. */
 json_t *is_oa_chunk(const is_oa_run *run, json_t *choices);
 /* A chunk of one choice, with the tokens that wait in c->tokens: a chat's delta, or a completion's text. finish NULL = it goes
  * on. */
 json_t *is_oa_delta(is_oa_choice *c, json_t *delta, const char *finish);
 json_t *is_oa_piece(is_oa_choice *c, const char *text, size_t len, const char *finish); /* text, in the request's form */
+/* The same for the log: who hung up (called_off) reads no finish_reason, and there stands what it was. */
+const char *is_oa_ended(const is_oa_choice *c, bool called_off);
 json_t *is_oa_usage(const is_oa_run *run);
 json_t *is_oa_whole(is_oa_run *run);                       /* the answer as one object */
 json_t *is_oa_token(const inferscale_token *t);            /* in chat's form */

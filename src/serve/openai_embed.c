@@ -12,7 +12,7 @@ enum { INPUTS = 2048, AT_ONCE = 32 };
 typedef struct wanted {
     const char **texts;
     size_t n;
-    bool base64;
+    bool base64, truncate;
     uint32_t dimensions;       /* 0 = not said */
     const char *model;
 } wanted;
@@ -60,6 +60,10 @@ static bool read_wanted(json_t *body, wanted *w, is_oa_fault *f)
             if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > 1 << 20)
                 return is_oa_refuse(f, NULL, name, "dimensions must be a whole number above 0");
             w->dimensions = (uint32_t)json_integer_value(v);
+        } else if (strcmp(name, "truncate_prompt_tokens") == 0) { /* as vLLM has it */
+            if (!json_is_integer(v) || json_integer_value(v) != -1)
+                return is_oa_refuse(f, NULL, name, "truncate_prompt_tokens must be -1: as much as the embedder reads");
+            w->truncate = true;
         } else {
             return is_oa_refuse(f, "unknown_parameter", name, "\"%.60s\" is not a parameter of this endpoint", name);
         }
@@ -118,32 +122,36 @@ static bool add_vectors(json_t *data, const wanted *w, const float *v, size_t n,
     return true;
 }
 
-/* The tokens of the texts, in the served model's numbers: the embedder's own are not known here. */
-static is_status count_tokens(is_server *s, const wanted *w, json_int_t *total)
+/* at: of the first of the few texts that were given to the library. */
+static is_status too_long(size_t at, const int *cut)
 {
-    for (size_t i = 0; i < w->n; i++) {
-        int32_t *ids = NULL;
-        size_t n = 0;
+    char said[400];
 
-        IS_TRY(inferscale_tokenize(s->is, w->texts[i], &ids, &n));
-        inferscale_tokens_free(ids);
-        *total += (json_int_t)n;
-    }
-    return INFERSCALE_OK;
+    while (!*cut) at++, cut++;
+    snprintf(said, sizeof said, "%s", inferscale_error());
+    return is_fail(INFERSCALE_E_CONTEXT, "input[%zu]: %s, or say \"truncate_prompt_tokens\": -1", at, said);
 }
 
 /* A few texts at a time, so that questions are not kept waiting and a client that hangs up is noticed. */
-static is_status embed(is_server *s, is_request *r, const wanted *w, json_t *data)
+static is_status embed(is_server *s, is_request *r, const wanted *w, json_t *data, json_t *truncated, json_int_t *tokens)
 {
+    int cut[AT_ONCE];
+
     for (size_t at = 0; at < w->n; at += AT_ONCE) {
         const size_t n = w->n - at < AT_ONCE ? w->n - at : AT_ONCE;
         float *v = NULL;
         uint32_t dim = 0;
+        uint64_t counted = 0;
         is_status st;
 
         if (__atomic_load_n(is_request_cancel(r), __ATOMIC_ACQUIRE))
             return is_fail(INFERSCALE_E_CANCELLED, "the request was cancelled");
-        IS_TRY(inferscale_embed(s->is, w->texts + at, n, &v, &dim));
+        st = inferscale_embed_whole(s->is, w->texts + at, n, w->truncate, cut, &v, &dim, &counted);
+        if (st == INFERSCALE_E_CONTEXT) return too_long(at, cut);
+        IS_TRY(st);
+        *tokens += (json_int_t)counted;
+        for (size_t i = 0; w->truncate && i < n; i++)
+            if (cut[i]) json_array_append_new(truncated, json_integer((json_int_t)(at + i)));
         if (w->dimensions && w->dimensions != dim)
             st = is_fail(INFERSCALE_E_INVALID, "this embedder's vectors have %u dimensions, not %u; leave dimensions out", dim,
                          w->dimensions);
@@ -159,7 +167,7 @@ static is_status embed(is_server *s, is_request *r, const wanted *w, json_t *dat
 static void answer(is_server *s, is_request *r, const wanted *w)
 {
     char name[128];
-    json_t *data;
+    json_t *data, *cut, *body;
     json_int_t tokens = 0;
     is_status st;
 
@@ -169,16 +177,19 @@ static void answer(is_server *s, is_request *r, const wanted *w)
         return;
     }
     data = json_array();
-    st = data ? embed(s, r, w, data) : is_fail(INFERSCALE_E_NOMEM, "out of memory; try again later");
-    if (st == INFERSCALE_OK) st = count_tokens(s, w, &tokens);
+    cut = json_array();
+    st = data && cut ? embed(s, r, w, data, cut, &tokens) : is_fail(INFERSCALE_E_NOMEM, "out of memory; try again later");
     if (st != INFERSCALE_OK) {
         json_decref(data);
-        is_reply_failed(r, st, st == INFERSCALE_E_INVALID && w->dimensions ? "dimensions" : NULL);
+        json_decref(cut);
+        is_reply_failed(r, st, st == INFERSCALE_E_CONTEXT ? "input" : st == INFERSCALE_E_INVALID && w->dimensions ? "dimensions" : NULL);
         return;
     }
-    is_reply_json(r, 200,
-                  json_pack("{s:s, s:o, s:s, s:{s:I, s:I}}", "object", "list", "data", data, "model", name, "usage",
-                            "prompt_tokens", tokens, "total_tokens", tokens));
+    body = json_pack("{s:s, s:o, s:s, s:{s:I, s:I}}", "object", "list", "data", data, "model", name, "usage", "prompt_tokens", tokens,
+                     "total_tokens", tokens);
+    if (json_array_size(cut)) json_object_set(body, "truncated", cut);
+    json_decref(cut);
+    is_reply_json(r, 200, body);
 }
 
 void is_oa_handle_embeddings(is_server *s, is_request *r)

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/nearest_name.h"
+#include "exchange/json.h"
 #include "serve/memory.h"
 #include "serve/openai.h"
 
@@ -173,6 +174,13 @@ static bool read_filters(asked *m, json_t *v)
     return true;
 }
 
+static bool read_return_text(asked *m, json_t *v)
+{
+    if (!json_is_boolean(v)) return is_oa_refuse(m->f, NULL, m->param, "%s must be true or false", m->param);
+    m->a->return_text = json_is_true(v);
+    return true;
+}
+
 /* Whose memory: the server's scope reader looks at these (scope.h). */
 static bool read_name(asked *m, json_t *v) { return true; }
 
@@ -180,6 +188,7 @@ static const struct { const char *name; bool (*read)(asked *m, json_t *v); } mem
     { "user_id", read_name }, { "agent_id", read_name }, { "run_id", read_name }, { "app_id", read_name },
     { "mode", read_mode }, { "k", read_k }, { "threshold", read_threshold }, { "repair", read_repair }, { "ids", read_ids },
     { "filters", read_filters }, { "layout", read_layout }, { "on_full", read_on_full },
+    { "return_text", read_return_text },
 };
 
 enum { N_MEMBERS = sizeof members / sizeof *members };
@@ -236,7 +245,20 @@ static const char *source_name(int source)
     return source == INFERSCALE_SOURCE_STORED ? "stored" : source == INFERSCALE_SOURCE_RESIDENT ? "resident" : "computed";
 }
 
-static json_t *facts_of(const inferscale_answer *ans)
+/* As it was when the prompt was made; null if it is gone since. */
+static json_t *text_of(const is_oa_run *run, const inferscale_used *u)
+{
+    inferscale_list *l = NULL;
+    json_t *text = NULL;
+
+    if (run->scope && is_memory_versions(run->s->is, run->scope, u->id, &l) == INFERSCALE_OK)
+        for (size_t i = 0; i < l->n && !text; i++)
+            if (l->items[i].version == u->version) text = is_json_text(l->items[i].text);
+    inferscale_list_free(l);
+    return text ? text : json_null();
+}
+
+static json_t *facts_of(const is_oa_run *run, const inferscale_answer *ans)
 {
     json_t *list = json_array();
 
@@ -245,10 +267,20 @@ static json_t *facts_of(const inferscale_answer *ans)
         char id[24];
 
         snprintf(id, sizeof id, "%lld", (long long)u->id);
-        json_array_append_new(list,
-                              json_pack("{s:s, s:i, s:f, s:i, s:s, s:s}", "id", id, "version", u->version, "score", u->score,
-                                        "tokens", (int)u->tokens, "source", source_name(u->source), "policy", u->policy));
+        json_t *fact = json_pack("{s:s, s:i, s:f, s:i, s:s, s:s}", "id", id, "version", u->version, "score", u->score, "tokens",
+                                 (int)u->tokens, "source", source_name(u->source), "policy", u->policy);
+        if (run->ask->return_text) json_object_set_new(fact, "text", text_of(run, u));
+        json_array_append_new(list, fact);
     }
+    return list;
+}
+
+static json_t *reasons_of(const inferscale_answer *ans)
+{
+    json_t *list = json_array();
+
+    for (unsigned i = 0; list && i < INFERSCALE_N_FALLBACKS; i++)
+        if (ans->fallbacks >> i & 1) json_array_append_new(list, json_string(inferscale_fallback_name(i)));
     return list;
 }
 
@@ -274,13 +306,13 @@ static json_t *times_of(const inferscale_answer *ans, bool whole)
     return t;
 }
 
-json_t *is_oa_memory_of(const is_oa_ask *a, const inferscale_answer *ans, bool whole)
+json_t *is_oa_memory_of(const is_oa_run *run, const inferscale_answer *ans, bool whole)
 {
-    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, s:{s:i, s:i, s:i}, s:i, s:i, s:s, s:o}", "asked",
-                     mode_name(a->o.ask.mode), "mode", mode_name(ans->mode), "header", ans->header ? ans->header : "none",
-                     "facts", facts_of(ans), "tokens", "prompt", (int)ans->tokens_prompt, "computed", (int)ans->tokens_computed,
+    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, s:{s:i, s:i, s:i}, s:i, s:i, s:s, s:o, s:o}", "asked",
+                     mode_name(run->ask->o.ask.mode), "mode", mode_name(ans->mode), "header", ans->header ? ans->header : "none",
+                     "facts", facts_of(run, ans), "tokens", "prompt", (int)ans->tokens_prompt, "computed", (int)ans->tokens_computed,
                      "injected", (int)ans->tokens_injected, "resident", (int)ans->tokens_resident, "placed", "kept",
                      (int)ans->n_placed_kept, "new", (int)ans->n_placed_new, "lost", (int)ans->n_placed_lost, "dropped",
                      (int)ans->n_dropped, "turns_dropped", (int)ans->n_turns_dropped, "fallback",
-                     ans->fallback ? ans->fallback : "", "timings", times_of(ans, whole));
+                     ans->fallback ? ans->fallback : "", "fallbacks", reasons_of(ans), "timings", times_of(ans, whole));
 }

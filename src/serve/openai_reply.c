@@ -134,6 +134,13 @@ const char *is_oa_finish(const is_oa_choice *c)
     return c->run->ask->call == IS_OA_CALL_ANY ? "tool_calls" : "stop";
 }
 
+const char *is_oa_ended(const is_oa_choice *c, bool called_off)
+{
+    const char *finish = c->answer->finish;
+
+    return called_off && finish && strcmp(finish, "cancelled") == 0 ? finish : is_oa_finish(c);
+}
+
 json_t *is_oa_usage(const is_oa_run *run)
 {
     json_int_t prompt = 0, cached = 0, answer = 0;
@@ -205,7 +212,7 @@ json_t *is_oa_whole(is_oa_run *run)
                           run->created, "model", run->model, "system_fingerprint", run->fingerprint, "choices", choices,
                           "usage", is_oa_usage(run));
     if (o && run->ask->form == IS_OA_CHAT)
-        json_object_set_new(o, "memory", is_oa_memory_of(run->ask, run->choices[0].answer, true));
+        json_object_set_new(o, "memory", is_oa_memory_of(run, run->choices[0].answer, true));
     return o;
 }
 

@@ -46,7 +46,7 @@ static void open_choice(is_oa_choice *c, const inferscale_answer *so_far)
     }
     chunk = is_oa_delta(c, a->call == IS_OA_CALL_NONE ? json_pack("{s:s, s:s}", "role", "assistant", "content", "")
                                                       : json_pack("{s:s, s:n}", "role", "assistant", "content"), NULL);
-    if (chunk && so_far && c->index == 0) json_object_set_new(chunk, "memory", is_oa_memory_of(a, so_far, false));
+    if (chunk && so_far && c->index == 0) json_object_set_new(chunk, "memory", is_oa_memory_of(run, so_far, false));
     send(run, chunk);
 }
 
@@ -92,7 +92,7 @@ static void close_choice(is_oa_choice *c)
         send(run, is_oa_piece(c, (char *)c->text.data, c->text.len, NULL));
     chunk = is_oa_piece(c, "", 0, finish);
     if (chunk && run->ask->form == IS_OA_CHAT && c->index == 0)
-        json_object_set_new(chunk, "memory", is_oa_memory_of(run->ask, ans, true));
+        json_object_set_new(chunk, "memory", is_oa_memory_of(run, ans, true));
     send(run, chunk);
 }
 
@@ -321,7 +321,7 @@ static void note(is_oa_run *run)
     is_request_note(run->r, "cached_tokens", s);
     snprintf(s, sizeof s, "%u", a->tokens_answer);
     is_request_note(run->r, "answer_tokens", s);
-    is_request_note(run->r, "finish", is_oa_finish(&run->choices[0]));
+    is_request_note(run->r, "finish", is_oa_ended(&run->choices[0], __atomic_load_n(is_request_cancel(run->r), __ATOMIC_ACQUIRE) != 0));
 }
 
 static is_status describe(is_oa_run *run)

@@ -108,11 +108,14 @@ static int64_t *read_ids(is_request *r, json_t *list, size_t *n, bool *ok)
     return NULL;
 }
 
-static json_t *report_json(const inferscale_forget_report *p, bool prove)
+/* n_ids: that were named. Those of them that are not this owner's are told, so that a slip is not taken for a success. */
+static json_t *report_json(const inferscale_forget_report *p, size_t n_ids, bool prove)
 {
+    size_t unknown = n_ids > p->forgotten ? n_ids - (size_t)p->forgotten : 0;
     json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I}", "forgotten", (json_int_t)p->forgotten, "withdrawn", (json_int_t)p->withdrawn, "segments",
                           (json_int_t)p->segments, "to_reencode", (json_int_t)p->reencode, "pending", (json_int_t)p->pending);
 
+    if (unknown) json_object_set_new(o, "not_found", json_integer((json_int_t)unknown));
     if (prove) is_proof_json(o, p);
     return o;
 }
@@ -137,8 +140,8 @@ static void carry_out(is_server *s, is_request *r, const inferscale_scope *scope
 
     if (st == INFERSCALE_E_NOTFOUND) st = INFERSCALE_OK; /* an owner nobody knows has nothing to be forgotten */
     is_metric_add(s->metrics, IS_M_MEMORY_OPS, "forget", st == INFERSCALE_OK ? "ok" : st == INFERSCALE_E_INVALID ? "refused" : "failed", 1);
-    if (st == INFERSCALE_OK) is_reply_json(r, 200, report_json(&report, o->prove));
-    else if (st == INFERSCALE_E_TRACE || (st == INFERSCALE_E_BUSY && report.forgotten)) reply_half(r, st, report_json(&report, o->prove));
+    if (st == INFERSCALE_OK) is_reply_json(r, 200, report_json(&report, n, o->prove));
+    else if (st == INFERSCALE_E_TRACE || (st == INFERSCALE_E_BUSY && report.forgotten)) reply_half(r, st, report_json(&report, n, o->prove));
     else is_reply_failed(r, st, NULL);
 }
 

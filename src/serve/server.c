@@ -158,7 +158,12 @@ static is_status load_model(is_server *s)
     if (pthread_create(&l.thread, NULL, load, &l) != 0)
         return is_fail(INFERSCALE_E_NOMEM, "no more threads; raise the limit of processes (ulimit -u)");
     while (!__atomic_load_n(&l.done, __ATOMIC_ACQUIRE) && !stops_now()) sleep_until_stop(1000);
+    if (stops_now()) inferscale_stop_loading(s->is);
     pthread_join(l.thread, NULL);
+    if (l.st == INFERSCALE_E_CANCELLED && stops_now()) {
+        is_serve_log(IS_LOG_INFO, "ending: loading the model was called off");
+        return INFERSCALE_OK;
+    }
     if (l.st != INFERSCALE_OK) return is_fail(l.st, "%s", l.error);
     __atomic_store_n(&s->ready, 1, __ATOMIC_RELEASE);
     is_serve_log(IS_LOG_INFO, "ready: %s was loaded in %.1f s", s->model, (is_now_ms() - t0) / 1000);
@@ -172,7 +177,7 @@ static is_status serve(is_server *s, const is_route **tables, void (*on_ready)(v
     IS_TRY(is_config_check(c, NULL, NULL));
     IS_TRY(is_metrics_new(&s->metrics));
     if (*c->keys) IS_TRY(is_keys_open(c->keys, &s->keys));
-    IS_TRY(is_http_claim(s)); /* before the store: opening it begins to load the model, which cannot be called off */
+    IS_TRY(is_http_claim(s)); /* before the store: opening it begins to load the model */
     IS_TRY(open_store(s));
     IS_TRY(is_ops_start(s));
     IS_TRY(is_audit_start(s));

@@ -217,6 +217,40 @@ static void test_prefixes_are_exact(void **state)
     drop(q);
 }
 
+/* What one client's text was computed for is no quicker for another's, who would know that it had been said; the host's own header is
+ * everybody's. */
+static void test_prefixes_are_the_realms_own(void **state)
+{
+    kit_ids own = ids_of("<|im_start|>user\nThe header of this house, the same for all:\n"), f = long_ids(20), q = ids_of("Where did she go?");
+    kit_ids secret = ids_of("<|im_start|>system\nThe client is called Severin and lives by the mill.\n");
+    const is_realm a = { .tag = { 1 } }, b = { .tag = { 2 } }, c = { .tag = { 3 } }, *const realms[] = { &a, &b, &c };
+    kit_plan house, client;
+    is_run_stats st;
+
+    (void)state;
+    header_fact_question(&house, own, f, NULL, q);
+    header_fact_question(&client, secret, f, NULL, q);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 3; i++) {
+            is_run_opts o = { .cache_parts = 1, .realm = realms[i], .n_shared = own.n };
+
+            kit_logits(e, &house.plan, &o, logits_a, &st);
+            assert_int_equal(st.tokens_resident, round || i ? own.n : 0);
+            o.n_shared = 0;
+            kit_logits(e, &client.plan, &o, logits_b, &st);
+            if (round) assert_int_equal(st.tokens_resident, secret.n);
+            else assert_true(st.tokens_resident <= 1); /* all prompts of the model begin with that token, the realm's own too */
+        }
+    kit_logits(e, &house.plan, &(is_run_opts){ .cache_parts = 1, .realm = &(is_realm){ .tag = { 9 } } }, logits_a, &st);
+    assert_int_equal(st.tokens_resident, 0); /* who does not say that it is the house's gets nothing of it */
+    kit_logits(e, &client.plan, &(is_run_opts){ .cache_parts = 1 }, logits_a, &st);
+    assert_true(st.tokens_resident <= 1); /* the first token it has in common with what nobody's runs before this test had */
+    drop(own);
+    drop(secret);
+    drop(f);
+    drop(q);
+}
+
 static void test_context_is_a_limit(void **state)
 {
     kit_ids all = long_ids(CTX + 1);
@@ -597,6 +631,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text_is_deterministic),
         cmocka_unit_test(test_prefixes_are_exact),
+        cmocka_unit_test(test_prefixes_are_the_realms_own),
         cmocka_unit_test(test_context_is_a_limit),
         cmocka_unit_test(test_cancel_leaves_nothing),
         cmocka_unit_test(test_extend_is_undone),

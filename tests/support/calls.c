@@ -607,6 +607,21 @@ static inferscale_status run_embed(calls *c)
     return st;
 }
 
+static inferscale_status run_embed_whole(calls *c)
+{
+    const char *const texts[] = { "bees", "a cello" };
+    float *vectors = NULL;
+    uint32_t dim = 0;
+    uint64_t n_tokens = 0;
+    int cut[2] = { 7, 7 };
+    inferscale_status st = inferscale_embed_whole(c->is, texts, 2, 1, cut, &vectors, &dim, &n_tokens);
+
+    assert_true((st == INFERSCALE_OK) == (vectors != NULL) && (st == INFERSCALE_OK) == (dim > 0));
+    if (st == INFERSCALE_OK) assert_true(n_tokens == 3 && !cut[0] && !cut[1]);
+    inferscale_vectors_free(vectors);
+    return st;
+}
+
 /* ---- Segments ------------------------------------------------------------------------------------------------------------ */
 
 static void close_segment(calls *c, inferscale_status st)
@@ -806,6 +821,7 @@ const call_case call_cases[] = {
     { CALL(complete), " for the second turn", have_conversed, run_complete_second, converse_on },
     { CALL(tokenize), "", NULL, run_tokenize, NULL },
     { CALL(embed), "", NULL, run_embed, NULL },
+    { CALL(embed_whole), "", NULL, run_embed_whole, NULL },
     { CALL(embed), " on a cold handle", cold, run_embed, NULL },
     { CALL(segment_open), "", NULL, run_segment_open, close_segment },
     { CALL(segment_plane), "", have_segment, run_segment_read, drop_segment },
@@ -832,8 +848,8 @@ const call_case call_cases[] = {
 const size_t n_call_cases = sizeof call_cases / sizeof *call_cases;
 
 const char *const calls_cannot_fail[] = {
-    CALL(answer_free), CALL(error), CALL(fsck_free), CALL(hash), CALL(kv_close), CALL(kv_load_close),
+    CALL(answer_free), CALL(error), CALL(fallback_name), CALL(fsck_free), CALL(hash), CALL(kv_close), CALL(kv_load_close),
     CALL(list_free), CALL(notice), CALL(preview_free), CALL(segment_close), CALL(segment_planes), CALL(segment_token_ids), CALL(segment_tokens),
     CALL(status_meaning), CALL(status_name), CALL(ticket_free), CALL(ticket_text_free), CALL(usage_free),
-    CALL(tokens_free), CALL(vectors_free), CALL(version), NULL,
+    CALL(stop_loading), CALL(tokens_free), CALL(vectors_free), CALL(version), NULL,
 };

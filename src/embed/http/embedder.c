@@ -178,7 +178,9 @@ static is_status read_data(const embedder *e, const json_t *data, size_t n, uint
     return INFERSCALE_OK;
 }
 
-static is_status request(embedder *e, const char *const *texts, size_t n, uint32_t *dim, float *out, const volatile int *cancel)
+/* *n_tokens (may be NULL) += what the endpoint says that it has counted. */
+static is_status request(embedder *e, const char *const *texts, size_t n, uint32_t *dim, float *out, uint64_t *n_tokens,
+                         const volatile int *cancel)
 {
     is_buf response = IS_BUF_INIT, body = IS_BUF_INIT;
     json_error_t error;
@@ -195,6 +197,8 @@ static is_status request(embedder *e, const char *const *texts, size_t n, uint32
                      "%s does not answer in JSON (%s); check that the URL ends in the API's path, like /v1", e->url,
                          error.text);
     else st = read_data(e, json_object_get(root, "data"), n, dim, out);
+    json_int_t counted = json_integer_value(json_object_get(json_object_get(root, "usage"), "prompt_tokens"));
+    if (st == INFERSCALE_OK && n_tokens && counted > 0) *n_tokens += (uint64_t)counted;
 end:
     json_decref(root);
     is_buf_free(&body);
@@ -227,7 +231,7 @@ static is_status embedder_open(const char *spec, const char *key, uint32_t n_thr
     if (!e) return no_memory();
     IS_TRY_GOTO(st, failed, read_spec(e, spec));
     IS_TRY_GOTO(st, failed, http_client_new(e->url, key, &e->client));
-    IS_TRY_GOTO(st, failed, request(e, probe, 1, &e->dim, NULL, NULL));
+    IS_TRY_GOTO(st, failed, request(e, probe, 1, &e->dim, NULL, NULL, NULL));
     IS_TRY_GOTO(st, failed, make_fingerprint(e));
     *impl = e;
     return INFERSCALE_OK;
@@ -246,7 +250,8 @@ static void embedder_fingerprint(void *impl, uint8_t out[IS_HASH_BYTES])
     memcpy(out, ((embedder *)impl)->fingerprint, IS_HASH_BYTES);
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel)
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens,
+                                const volatile int *cancel)
 {
     embedder *e = impl;
 
@@ -254,7 +259,17 @@ static is_status embedder_embed(void *impl, const char *const *texts, size_t n, 
         if (is_utf8_blank(texts[i], strlen(texts[i])))
             return is_fail(INFERSCALE_E_INVALID, "text %zu is blank and has no meaning to embed; leave it out", i + 1);
     for (size_t i = 0; i < n; i += BATCH)
-        IS_TRY(request(e, texts + i, n - i < BATCH ? n - i : BATCH, &e->dim, out + i * e->dim, cancel));
+        IS_TRY(request(e, texts + i, n - i < BATCH ? n - i : BATCH, &e->dim, out + i * e->dim, n_tokens, cancel));
+    return INFERSCALE_OK;
+}
+
+/* What the endpoint's tokens are only the endpoint knows. */
+static is_status embedder_measure(void *impl, const char *text, is_embed_size *out)
+{
+    const size_t len = strlen(text);
+
+    (void)impl;
+    *out = (is_embed_size){ .n = len > UINT32_MAX ? UINT32_MAX : (uint32_t)len, .most = MAX_TEXT, .unit = "bytes" };
     return INFERSCALE_OK;
 }
 
@@ -265,6 +280,7 @@ static const is_embedder_vtable vtable = {
     .dim = embedder_dim,
     .fingerprint = embedder_fingerprint,
     .embed = embedder_embed,
+    .measure = embedder_measure,
 };
 
 static const is_host *host;

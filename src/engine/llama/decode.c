@@ -12,6 +12,7 @@ bool is_llama_abort(void *engine)
 {
     is_llama *e = engine;
 
+    if (is_set(e->load_off)) return true;
     if (e->n_lanes == 0) return is_set(e->cancel);
     for (size_t i = 0; i < e->n_lanes; i++)
         if (!is_set(e->lanes[i].run->cancel) && !is_set(e->lanes[i].run->stop)) return false;

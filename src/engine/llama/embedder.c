@@ -120,7 +120,7 @@ static is_status make_fingerprint(embedder *e, const char *path)
     uint8_t file[IS_HASH_BYTES];
     is_hash *h;
 
-    IS_TRY(is_file_fingerprint(path, NULL, file));
+    IS_TRY(is_file_fingerprint(path, NULL, NULL, file));
     IS_TRY(is_hash_new(NULL, &h));
     is_hash_field(h, file, sizeof file);
     is_hash_field(h, how, sizeof how - 1);
@@ -182,22 +182,27 @@ static void embedder_fingerprint(void *impl, uint8_t out[IS_HASH_BYTES])
     memcpy(out, ((embedder *)impl)->fingerprint, IS_HASH_BYTES);
 }
 
-/* The text's tokens, [CLS] ... [SEP], at most EMBED_TOKENS, in e->tokens. */
-static is_status tokenize(embedder *e, const char *text, uint32_t *n)
+/* The text's tokens, [CLS] ... [SEP], at most EMBED_TOKENS, in e->tokens. *whole: of the whole text; where that is longer, more than these. */
+static is_status tokenize(embedder *e, const char *text, uint32_t *n, uint32_t *whole)
 {
     size_t len = strlen(text);
+    bool more = false;
 
     if (is_utf8_blank(text, len)) return is_fail(INFERSCALE_E_INVALID, "blank text has no meaning to embed; leave it out");
     while (len > EMBED_BYTES && is_utf8_blank(text, EMBED_BYTES)) { /* the words start behind a page of white space */
         text += is_utf8_whole(text, EMBED_BYTES);
         len = strlen(text);
     }
-    if (len > EMBED_BYTES) len = is_utf8_whole(text, EMBED_BYTES);
+    if (len > EMBED_BYTES) {
+        len = is_utf8_whole(text, EMBED_BYTES);
+        more = !is_utf8_blank(text + len, strlen(text + len));
+    }
     is_shim_clear();
     int32_t got = is_shim_tokenize(e->vocab, text, (int32_t)len, e->tokens, EMBED_BYTES + 16, true, false);
     if (got < 1)
         return is_fail(INFERSCALE_E_ENGINE, "the embedding model's tokenizer failed (%s); check that the text is UTF-8",
                        is_shim_error());
+    *whole = more && got <= EMBED_TOKENS ? EMBED_TOKENS + 1 : (uint32_t)got;
     if (got > EMBED_TOKENS) {
         got = EMBED_TOKENS;
         e->tokens[got - 1] = e->sep;
@@ -244,14 +249,15 @@ static is_status run_batch(embedder *e, uint32_t n_seqs, float *out)
     return INFERSCALE_OK;
 }
 
-static is_status embed_texts(embedder *e, const char *const *texts, size_t n, float *out)
+static is_status embed_texts(embedder *e, const char *const *texts, size_t n, float *out, uint64_t *total)
 {
     uint32_t waiting = 0;
 
     e->batch.n_tokens = 0;
     for (size_t i = 0; i < n; i++) {
-        uint32_t n_tokens = 0;
-        IS_TRY(tokenize(e, texts[i], &n_tokens));
+        uint32_t n_tokens = 0, whole;
+        IS_TRY(tokenize(e, texts[i], &n_tokens, &whole));
+        if (total) *total += n_tokens;
         if (waiting == EMBED_SEQS || (uint32_t)e->batch.n_tokens + n_tokens > EMBED_BATCH) {
             IS_TRY(run_batch(e, waiting, out + (i - waiting) * e->dim));
             waiting = 0;
@@ -261,15 +267,24 @@ static is_status embed_texts(embedder *e, const char *const *texts, size_t n, fl
     return waiting ? run_batch(e, waiting, out + (n - waiting) * e->dim) : INFERSCALE_OK;
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel)
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens,
+                                const volatile int *cancel)
 {
     embedder *e = impl;
     is_status st;
 
     e->cancel = cancel;
-    st = embed_texts(e, texts, n, out);
+    st = embed_texts(e, texts, n, out, n_tokens);
     e->cancel = NULL;
     return st;
+}
+
+static is_status embedder_measure(void *impl, const char *text, is_embed_size *out)
+{
+    uint32_t n;
+
+    *out = (is_embed_size){ .most = EMBED_TOKENS, .unit = "tokens" };
+    return tokenize(impl, text, &n, &out->n);
 }
 
 extern const is_embedder_vtable is_llama_embedder;
@@ -280,4 +295,5 @@ const is_embedder_vtable is_llama_embedder = {
     .dim = embedder_dim,
     .fingerprint = embedder_fingerprint,
     .embed = embedder_embed,
+    .measure = embedder_measure,
 };

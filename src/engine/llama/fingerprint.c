@@ -72,21 +72,22 @@ static bool identity(const char *path, uint8_t key[IS_HASH_BYTES])
     return true;
 }
 
-static is_status hash_content(const char *path, uint8_t out[IS_HASH_BYTES])
+static is_status hash_content(const char *path, const volatile int *cancel, uint8_t out[IS_HASH_BYTES])
 {
     enum { CHUNK = 1 << 20 };
     uint8_t *buf = is_malloc(CHUNK);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     is_hash *h = NULL;
     ssize_t n = -1;
-    bool memory = buf && is_hash_new(NULL, &h) == INFERSCALE_OK;
+    bool off = false, memory = buf && is_hash_new(NULL, &h) == INFERSCALE_OK;
 
     if (memory && fd >= 0)
-        while ((n = read(fd, buf, CHUNK)) > 0) is_hash_field(h, buf, (size_t)n);
+        while (!(off = cancel && __atomic_load_n(cancel, __ATOMIC_ACQUIRE)) && (n = read(fd, buf, CHUNK)) > 0) is_hash_field(h, buf, (size_t)n);
     is_hash_end(h, out);
     if (fd >= 0) close(fd);
     is_free(buf);
     if (!memory) return is_fail(INFERSCALE_E_NOMEM, "out of memory while reading the model file %s; free some and try again", path);
+    if (off) return is_fail(INFERSCALE_E_CANCELLED, "called off while the model file was read");
     if (n < 0) return is_fail(INFERSCALE_E_MODEL, "cannot read the model file %s (%s); check the disk", path, strerror(errno));
     return INFERSCALE_OK;
 }
@@ -102,14 +103,14 @@ static bool unhex(const char *s, uint8_t out[IS_HASH_BYTES])
     return s[2 * IS_HASH_BYTES] == 0;
 }
 
-is_status is_file_fingerprint(const char *path, const char *cache_dir, uint8_t out[IS_HASH_BYTES])
+is_status is_file_fingerprint(const char *path, const char *cache_dir, const volatile int *cancel, uint8_t out[IS_HASH_BYTES])
 {
     uint8_t key[IS_HASH_BYTES];
     char text[IS_HASH_HEX + 8];
     bool known = identity(path, key);
 
     if (known && is_cache_read(cache_dir, "file", key, text, sizeof text) && unhex(text, out)) return INFERSCALE_OK;
-    IS_TRY(hash_content(path, out));
+    IS_TRY(hash_content(path, cancel, out));
     is_hex(out, IS_HASH_BYTES, text);
     if (known) is_cache_write(cache_dir, "file", key, text);
     return INFERSCALE_OK;

@@ -54,8 +54,15 @@ typedef struct is_layout {
 } is_layout;
 
 /* An exact prefix: tokens whose KV was computed here, in this order, at positions 0 ..., with nothing injected. */
+/* Whose an exact prefix is. */
+typedef struct is_whose {
+    uint8_t tag[IS_HASH_BYTES]; /* the realm's; zeros: nobody's */
+    uint32_t n_shared;       /* its first so many tokens are everybody's */
+} is_whose;
+
 typedef struct is_prefix {
     int32_t *tokens;         /* [n]; NULL = unused */
+    is_whose whose;
     uint32_t n;
     int seq;                 /* its sequence; -1 = parked: bytes hold its state, no cells are used */
     uint8_t *bytes;
@@ -105,6 +112,7 @@ struct is_run {
     uint32_t batch;          /* most tokens a decode; 0 = as many as may be */
     int32_t *prefix_tokens;  /* [n_prefix] of the leading parts that may be an exact prefix; n_prefix 0 = none, or done with */
     uint32_t n_prefix;
+    is_whose whose;
     is_blob ahead;           /* composed before its turn came */
     is_sampler *sampler_next; /* from the extension on */
     const volatile int *cancel, *stop;
@@ -149,6 +157,7 @@ typedef struct is_llama {
     uint64_t clock;                        /* LRU time */
     is_run *runs;
 
+    const volatile int *load_off;          /* calls opening off; NULL = none, or it is open */
     const volatile int *cancel;            /* of the capture in progress; NULL = none */
     const is_lane *lanes;                  /* of the step in progress */
     size_t n_lanes;
@@ -184,7 +193,7 @@ is_status is_gguf_check(const char *path, is_gguf_facts *out);
 
 /* ---- fingerprint.c ---- */
 /* Hash of the file's content; kept in cache_dir (may be NULL) by device, inode, size and time. */
-is_status is_file_fingerprint(const char *path, const char *cache_dir, uint8_t out[IS_HASH_BYTES]);
+is_status is_file_fingerprint(const char *path, const char *cache_dir, const volatile int *cancel, uint8_t out[IS_HASH_BYTES]);
 /* The engine's fingerprint from the file's hash and the geometry (which holds the rope settings). */
 is_status is_engine_fingerprint(is_llama *e);
 /* A small text kept in cache_dir under a hashed name; false = absent. */
@@ -294,9 +303,9 @@ bool is_blob_reserve(is_blob *b, size_t bytes);
 
 /* ---- prefix.c ---- */
 /* Copies the longest kept exact prefix of tokens[0..n) to sequence seq; *len = its length (0 = none), *index = which. */
-void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uint32_t *len, int *index);
+void is_prefix_find(is_llama *e, const is_whose *whose, const int32_t *tokens, uint32_t n, int seq, uint32_t *len, int *index);
 /* Keeps sequence seq's first n cells, whose KV is exact, as a prefix. *index = which, or -1 if it could not be kept. */
-void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int *index);
+void is_prefix_keep(is_llama *e, const is_whose *whose, const int32_t *tokens, uint32_t n, int seq, int *index);
 /* drops the least recently used one without runs; false = none left */
 bool is_prefix_evict(is_llama *e, int except);
 void is_prefix_free_all(is_llama *e);

@@ -70,14 +70,28 @@ static void make_pool(is_llama *e)
     e->pool = ggml_threadpool_new(&p);
 }
 
+static bool is_off(const is_llama *e)
+{
+    return e->load_off && __atomic_load_n(e->load_off, __ATOMIC_ACQUIRE);
+}
+
+/* libllama's, while it reads tensors: false = no further. */
+static bool go_on(float progress, void *engine)
+{
+    (void)progress;
+    return !is_off(engine);
+}
+
 static is_status load_model(is_llama *e, const is_engine_opts *o)
 {
     struct llama_model_params mp = llama_model_default_params();
     is_gguf_facts facts;
 
     IS_TRY(is_gguf_check(o->model_path, &facts));
-    IS_TRY(is_file_fingerprint(o->model_path, o->cache_dir, e->file_hash));
+    IS_TRY(is_file_fingerprint(o->model_path, o->cache_dir, o->cancel, e->file_hash));
     mp.n_gpu_layers = 0;
+    mp.progress_callback = go_on;
+    mp.progress_callback_user_data = e;
     is_llama_clear_error();
     is_shim_clear();
     e->model = is_shim_model_load(o->model_path, mp);
@@ -315,9 +329,12 @@ is_status is_llama_open(const is_engine_opts *o, void **impl)
     for (int i = 0; i < PREFIX_MAX; i++) e->prefixes[i].seq = -1;
     e->path = is_strdup(o->model_path);
     e->cache_dir = is_strdup(o->cache_dir);
+    e->load_off = o->cancel;
     st = load_model(e, o);
     if (st == INFERSCALE_OK) st = describe(e, o);
     if (st == INFERSCALE_OK) st = bring_up(e, o);
+    if (is_off(e)) st = is_fail(INFERSCALE_E_CANCELLED, "loading %s was called off", o->model_path);
+    e->load_off = NULL;
     if (st != INFERSCALE_OK) {
         is_llama_close(e);
         return st;

@@ -2,6 +2,9 @@
  *
  * Only sequences in which nothing was injected get here (run.c sees to it), so a hit is what prefill would give.
  *
+ * A client's own words serve nobody else, who could tell by the time that they had been said: of another realm's prefix only what is
+ * everybody's (the host's own header) is a hit.
+ *
  * The cache is unified: every used cell costs attention work in every run, so a long prefix that the current run does not use
  * is parked: its state goes to memory byte for byte and its cells are freed; a later hit loads it back. */
 #include "engine/llama/internal.h"
@@ -10,10 +13,17 @@
 
 enum { PARK_TOKENS = 64 /* shorter idle prefixes keep their cells */, PARKED_MAX = 8 };
 
-static uint32_t common(const is_prefix *p, const int32_t *tokens, uint32_t n)
+static uint32_t least(uint32_t a, uint32_t b)
 {
-    uint32_t i = 0, most = p->n < n ? p->n : n;
+    return a < b ? a : b;
+}
 
+/* How much of the tokens the prefix holds, for that realm. */
+static uint32_t common(const is_prefix *p, const is_whose *whose, const int32_t *tokens, uint32_t n)
+{
+    uint32_t i = 0, most = least(p->n, n);
+
+    if (memcmp(p->whose.tag, whose->tag, sizeof whose->tag) != 0) most = least(most, least(p->whose.n_shared, whose->n_shared));
     while (i < most && p->tokens[i] == tokens[i]) i++;
     return i;
 }
@@ -93,13 +103,13 @@ static void park_idle(is_llama *e, int used)
 }
 
 /* Where sequences have streams of their own cells are not shared: every prefix is parked, and a hit copies it. */
-static void find_parked(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uint32_t *len)
+static void find_parked(is_llama *e, const is_whose *whose, const int32_t *tokens, uint32_t n, int seq, uint32_t *len)
 {
     is_prefix *best = NULL;
 
     for (int i = 0; i < PREFIX_MAX && n > 0; i++) {
         is_prefix *p = &e->prefixes[i];
-        uint32_t m = p->tokens ? common(p, tokens, n) : 0;
+        uint32_t m = p->tokens ? common(p, whose, tokens, n) : 0;
 
         if (m && (m == p->n || m > p->n / 2) && m > *len) {
             best = p;
@@ -115,7 +125,7 @@ static void find_parked(is_llama *e, const int32_t *tokens, uint32_t n, int seq,
     *len = 0;
 }
 
-void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uint32_t *len, int *index)
+void is_prefix_find(is_llama *e, const is_whose *whose, const int32_t *tokens, uint32_t n, int seq, uint32_t *len, int *index)
 {
     int best = -1;
     uint32_t best_len = 0;
@@ -123,12 +133,12 @@ void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uin
     *len = 0;
     *index = -1;
     if (e->streams) {
-        find_parked(e, tokens, n, seq, len);
+        find_parked(e, whose, tokens, n, seq, len);
         return;
     }
     for (int i = 0; i < PREFIX_MAX && n > 0; i++) {
         is_prefix *p = &e->prefixes[i];
-        uint32_t m = p->tokens ? common(p, tokens, n) : 0;
+        uint32_t m = p->tokens ? common(p, whose, tokens, n) : 0;
 
         if (m && p->seq >= 0) m = usable(e, p, m);
         /* Loading a parked one back pays only for most of it. */
@@ -152,7 +162,7 @@ void is_prefix_find(is_llama *e, const int32_t *tokens, uint32_t n, int seq, uin
     *index = best;
 }
 
-static void keep_parked(is_llama *e, is_prefix *slot, const int32_t *tokens, uint32_t n, int seq)
+static void keep_parked(is_llama *e, is_prefix *slot, const is_whose *whose, const int32_t *tokens, uint32_t n, int seq)
 {
     slot->tokens = is_malloc(n * sizeof *tokens);
     if (!slot->tokens || !is_seq_save(e, seq, &slot->bytes, &slot->n_bytes)) {
@@ -162,12 +172,13 @@ static void keep_parked(is_llama *e, is_prefix *slot, const int32_t *tokens, uin
     }
     memcpy(slot->tokens, tokens, n * sizeof *tokens);
     slot->n = n;
+    slot->whose = *whose;
     slot->seq = -1;
     slot->used_at = ++e->clock;
     drop_oldest_parked(e);
 }
 
-void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int *index)
+void is_prefix_keep(is_llama *e, const is_whose *whose, const int32_t *tokens, uint32_t n, int seq, int *index)
 {
     is_prefix *slot = NULL;
     int own;
@@ -175,7 +186,7 @@ void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int
     *index = -1;
     for (int i = 0; i < PREFIX_MAX; i++) {
         if (!e->prefixes[i].tokens) slot = slot ? slot : &e->prefixes[i];
-        else if (common(&e->prefixes[i], tokens, n) == n) return; /* a longer one holds it */
+        else if (common(&e->prefixes[i], whose, tokens, n) == n) return; /* a longer one holds it */
     }
     if (!slot) { /* the least recently used without runs makes room */
         for (int i = 0; i < PREFIX_MAX; i++) {
@@ -187,7 +198,7 @@ void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int
         drop(e, slot);
     }
     if (e->streams) {
-        keep_parked(e, slot, tokens, n, seq);
+        keep_parked(e, slot, whose, tokens, n, seq);
         return;
     }
     own = is_seq_take(e);
@@ -200,6 +211,7 @@ void is_prefix_keep(is_llama *e, const int32_t *tokens, uint32_t n, int seq, int
     memcpy(slot->tokens, tokens, n * sizeof *tokens);
     llama_memory_seq_cp(llama_get_memory(e->serve), seq, own, 0, (llama_pos)n);
     slot->n = n;
+    slot->whose = *whose;
     slot->seq = own;
     slot->used_at = ++e->clock;
     *index = (int)(slot - e->prefixes);

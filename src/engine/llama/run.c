@@ -73,6 +73,8 @@ static is_status note_prefix(is_llama *e, is_run *run, const is_plan *plan, cons
     if (o->no_prefix_cache || e->no_partial_memory) return INFERSCALE_OK;
     while (parts < want && parts < plan->n_parts && plan->parts[parts].source == IS_SRC_COMPUTED) parts++;
     if (parts == 0) return INFERSCALE_OK;
+    run->whose = (is_whose){ .n_shared = o->n_shared };
+    if (o->realm) memcpy(run->whose.tag, o->realm->tag, sizeof run->whose.tag);
     run->prefix_tokens = join(plan->parts, parts, &run->n_prefix);
     return run->prefix_tokens ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the plan's tokens");
 }

@@ -77,7 +77,7 @@ static is_status first_step(is_llama *e, is_run *run)
     e->runs = run;
     if (!run->n_prefix) return INFERSCALE_OK;
     /* the last token must be run: its logits are wanted */
-    is_prefix_find(e, run->prefix_tokens, run->n_prefix - (run->n_prefix == whole), run->seq, &hit, &run->prefix);
+    is_prefix_find(e, &run->whose, run->prefix_tokens, run->n_prefix - (run->n_prefix == whole), run->seq, &hit, &run->prefix);
     if (run->prefix >= 0) e->prefixes[run->prefix].n_runs++;
     run->stats.inject_ms += is_now_ms() - t0; /* a parked prefix was copied back */
     run->stats.tokens_resident += hit;
@@ -269,7 +269,7 @@ static void keep_prefix(is_llama *e, is_run *run)
     int kept;
 
     if (!run->n_prefix || run->pos < run->n_prefix) return;
-    if (run->pos == run->n_prefix) is_prefix_keep(e, run->prefix_tokens, run->n_prefix, run->seq, &kept);
+    if (run->pos == run->n_prefix) is_prefix_keep(e, &run->whose, run->prefix_tokens, run->n_prefix, run->seq, &kept);
     else kept = -1;
     if (kept >= 0) {
         if (run->prefix >= 0) e->prefixes[run->prefix].n_runs--;

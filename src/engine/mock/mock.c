@@ -55,6 +55,7 @@ static is_status mock_open(const is_engine_opts *opts, void **impl)
     pthread_mutex_init(&m->lock, NULL);
     IS_TRY_GOTO(st, fail, mock_opts_parse(opts->model_path, &m->opt));
     IS_TRY_GOTO(st, fail, mock_witness_open(m));
+    IS_TRY_GOTO(st, fail, mock_load_time(&m->opt, opts->cancel));
     if (!m->opt.n_ctx) m->opt.n_ctx = opts->n_ctx ? opts->n_ctx : 8192;
     if (m->opt.n_ctx > (1u << 20)) {
         st = is_fail(INFERSCALE_E_INVALID, "mock: a context of %u tokens is too large; use at most %u", m->opt.n_ctx, 1u << 20);

@@ -15,9 +15,11 @@
  *   fail-CALL=N         the Nth call of CALL (tokenize, capture, start, extend, sample, feed, embed) fails with E_ENGINE
  *   slow=MS             each decode (a step's or a capture's batch of tokens) takes that long; cancel is polled meanwhile
  *   ctx=N, id=N, dim=N  context size; another model (fingerprint and rows); the embedder's dimension
+ *   most=N              the embedder takes N words of a text
  *   nochat              no chat template: a plain one is used
  *   lenient             rows that no capture made are accepted, and spoil the logits
  *   garble              composed rows are damaged before they are checked: the check must notice
+ *   load=MS             opening takes that long; cancel is polled meanwhile
  *   slow-inject=MS      each injected part takes that long; cancel is polled meanwhile
  *   witness=FILE        every call that computes or samples is written there: when, in which run, on which text (mock_witness.c)
  *   remote              as an engine that computes elsewhere (engine.h): no steps, captures without position, rows in bf16, no prefix
@@ -47,7 +49,7 @@ enum { MOCK_TOKENIZE, MOCK_CAPTURE, MOCK_START, MOCK_EXTEND, MOCK_SAMPLE, MOCK_F
 
 typedef struct mock_opts {
     bool noinject, nochat, lenient, garble, remote, down;
-    uint32_t slow_ms, slow_inject_ms, n_ctx, id, dim;
+    uint32_t slow_ms, slow_inject_ms, load_ms, n_ctx, id, dim, most;
     uint32_t fail_at[MOCK_CALLS], calls[MOCK_CALLS];
     uint32_t late_from, n_pending;
     char late[24];           /* "" = nothing is late */
@@ -81,6 +83,7 @@ is_status mock_call(mock_opts *opt, int call);
 /* Waits as a decode would; E_CANCELLED as soon as *cancel is set. */
 is_status mock_decode_time(const mock_opts *opt, uint32_t n_tokens, uint32_t batch, const volatile int *cancel);
 is_status mock_inject_time(const mock_opts *opt, const volatile int *cancel, const volatile int *stop);
+is_status mock_load_time(const mock_opts *o, const volatile int *cancel);
 is_status mock_step_time(const mock_opts *opt, const is_lane *lanes, size_t n); /* E_CANCELLED as soon as all are */
 
 /* mock_text.c */

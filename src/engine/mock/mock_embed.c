@@ -53,16 +53,19 @@ static bool is_word(unsigned char c)
     return c >= 0x80 || isalnum(c);
 }
 
-static void embed_one(const embedder *e, const char *text, float *out)
+/* Returns how many words there are; those beyond `most` (0 = no limit) are not looked at. */
+static uint32_t embed_one(const embedder *e, const char *text, float *out)
 {
     const unsigned char *p = (const unsigned char *)text;
     size_t len = strlen(text);
+    uint32_t words = 0;
     double norm = 0;
 
     memset(out, 0, e->opt.dim * sizeof *out);
     for (size_t i = 0, j; i < len; i = j) {
         for (j = i; j < len && is_word(p[j]); j++) {}
-        if (j > i) add_word(e, p + i, j - i, out);
+        if (j > i && (!e->opt.most || words < e->opt.most)) add_word(e, p + i, j - i, out);
+        if (j > i) words++;
         else j++;
     }
     for (uint32_t i = 0; i < e->opt.dim; i++) norm += (double)out[i] * out[i];
@@ -75,9 +78,11 @@ static void embed_one(const embedder *e, const char *text, float *out)
         norm = 1;
     }
     for (uint32_t i = 0; i < e->opt.dim; i++) out[i] = (float)(out[i] / sqrt(norm));
+    return words;
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, const volatile int *cancel)
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens,
+                                const volatile int *cancel)
 {
     embedder *e = impl;
 
@@ -86,11 +91,26 @@ static is_status embedder_embed(void *impl, const char *const *texts, size_t n, 
         if (!texts[i] || is_utf8_blank(texts[i], strlen(texts[i])))
             return is_fail(INFERSCALE_E_INVALID, "text %zu of %zu is blank; only texts with words can be embedded", i + 1, n);
     IS_TRY(mock_decode_time(&e->opt, 1, 1, cancel));
-    for (size_t i = 0; i < n; i++) embed_one(e, texts[i], out + i * e->opt.dim);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t words = embed_one(e, texts[i], out + i * e->opt.dim);
+
+        if (n_tokens) *n_tokens += e->opt.most && words > e->opt.most ? e->opt.most : words;
+    }
+    return INFERSCALE_OK;
+}
+
+/* Its tokens are words. */
+static is_status embedder_measure(void *impl, const char *text, is_embed_size *out)
+{
+    const embedder *e = impl;
+    const unsigned char *p = (const unsigned char *)text;
+
+    *out = (is_embed_size){ .most = e->opt.most, .unit = "tokens" };
+    for (; *p; p++) out->n += is_word(*p) && !is_word(p[1]);
     return INFERSCALE_OK;
 }
 
 const is_embedder_vtable mock_embedder = {
     .name = "mock", .open = embedder_open, .close = embedder_close, .dim = embedder_dim, .fingerprint = embedder_fingerprint,
-    .embed = embedder_embed,
+    .embed = embedder_embed, .measure = embedder_measure,
 };

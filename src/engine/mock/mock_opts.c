@@ -33,6 +33,7 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
         memcpy(o->late, eq + 1, n - len - 1);
         o->late[n - len - 1] = 0;
     }
+    else if (word_is(p, len, "load")) o->load_ms = value;
     else if (word_is(p, len, "slow")) o->slow_ms = value;
     else if (word_is(p, len, "slow-inject")) o->slow_inject_ms = value;
     else if (word_is(p, len, "witness") && eq && n - len <= sizeof o->witness) {
@@ -44,6 +45,7 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
     }
     else if (word_is(p, len, "ctx")) o->n_ctx = value;
     else if (word_is(p, len, "id")) o->id = value;
+    else if (word_is(p, len, "most")) o->most = value;
     else if (word_is(p, len, "dim")) o->dim = value >= 1 && value <= 4096 ? value : 64;
     else if (len > 5 && memcmp(p, "fail-", 5) == 0) {
         for (int i = 0; i < MOCK_CALLS; i++)
@@ -115,6 +117,11 @@ static is_status wait_ms(double ms_to_wait, const volatile int *cancel, const vo
 is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
 {
     return wait_ms((double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel, NULL, NULL, 0);
+}
+
+is_status mock_load_time(const mock_opts *o, const volatile int *cancel)
+{
+    return wait_ms(o->load_ms, cancel, NULL, NULL, 0);
 }
 
 is_status mock_step_time(const mock_opts *o, const is_lane *lanes, size_t n)
