@@ -215,7 +215,7 @@ static void rest_ms(long ms)
 
 /* At least one server must say what it is. Those that are not up yet are waited for; one that answers otherwise than a vLLM server
  * with our connector does is not. */
-static is_status describe_all(vllm *e, uint32_t open_ms)
+static is_status describe_all(vllm *e, uint32_t open_ms, const volatile int *cancel)
 {
     double begin = is_now_ms(), said = begin;
     is_status st = INFERSCALE_OK;
@@ -233,6 +233,8 @@ static is_status describe_all(vllm *e, uint32_t open_ms)
             n_ready += e->up[i].state == VLLM_READY;
         }
         if (n_ready) return INFERSCALE_OK;
+        if (cancel && __atomic_load_n(cancel, __ATOMIC_ACQUIRE))
+            return is_fail(INFERSCALE_E_CANCELLED, "called off while a vLLM server was waited for");
         if (!n_loading || is_now_ms() - begin > open_ms) return st;
         if (is_now_ms() - said >= SAY_EVERY_MS || said == begin) {
             said = is_now_ms() + (said == begin);
@@ -278,7 +280,7 @@ static is_status open_all(vllm *e, const is_engine_opts *opts)
     IS_TRY(vllm_spool_open(e));
     IS_TRY(vllm_http_new(opts->key, &e->http));
     IS_TRY(vllm_tokens_new(&e->tokens));
-    IS_TRY(describe_all(e, opts->open_ms ? opts->open_ms : vllm_limit.open_ms));
+    IS_TRY(describe_all(e, opts->open_ms ? opts->open_ms : vllm_limit.open_ms, opts->cancel));
     if (opts->n_ctx && opts->n_ctx < e->model->n_ctx) e->model->n_ctx = opts->n_ctx;
     IS_TRY(vllm_heads_open(e, &e->heads));
     IS_TRY(vllm_chat_find(e));
