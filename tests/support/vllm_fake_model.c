@@ -11,6 +11,11 @@
 #include "support/vllm_fake.h"
 #include "support/vllm_fake_parts.h"
 
+static fake_mood mood_of(const vllm_fake *f)
+{
+    return __atomic_load_n(&f->mood, __ATOMIC_ACQUIRE);
+}
+
 static uint64_t mix(uint64_t a, uint64_t b)
 {
     uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
@@ -111,20 +116,20 @@ json_t *fake_description(const vllm_fake *f)
     is_geometry *g = fake_geometry();
     is_buf b = IS_BUF_INIT;
     uint8_t fingerprint[32];
-    char hex[65], *geometry, *packed_pieces = pieces(f->mood);
+    char hex[65], *geometry, *packed_pieces = pieces(mood_of(f));
     json_t *d;
 
     is_geometry_write(g, &b);
-    if (f->mood == FAKE_BAD_GEOMETRY) b.data[b.len / 2] ^= 0xff;
+    if (mood_of(f) == FAKE_BAD_GEOMETRY) b.data[b.len / 2] ^= 0xff;
     geometry = base64(b.data, b.len);
-    fake_fingerprint(fingerprint, f->mood == FAKE_FOREIGN);
+    fake_fingerprint(fingerprint, mood_of(f) == FAKE_FOREIGN);
     is_hex(fingerprint, 32, hex);
     d = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:s}", "connector", "0.1.0", "vllm", "0.32.0", "model", "fake/model", "arch",
-                  "Fake", "fingerprint", hex, "dtype", "bf16", "geometry", geometry, "can_inject", f->mood != FAKE_NO_INJECT, "why_not",
-                  f->mood == FAKE_NO_INJECT ? "the fake was told not to" : "");
+                  "Fake", "fingerprint", hex, "dtype", "bf16", "geometry", geometry, "can_inject", mood_of(f) != FAKE_NO_INJECT, "why_not",
+                  mood_of(f) == FAKE_NO_INJECT ? "the fake was told not to" : "");
     json_object_update_new(d, json_pack("{s:i, s:i, s:i, s:I, s:i, s:i, s:b}", "block_size", FAKE_BLOCK, "n_layers", FAKE_LAYERS, "n_ctx", FAKE_CTX,
                                         "n_params", (json_int_t)1000000, "n_vocab", FAKE_VOCAB, "bos", FAKE_BOS, "adds_bos", 1));
-    json_object_update_new(d, json_pack("{s:[i], s:[[is], [is], [is], [is]], s:s}", "eos", f->mood == FAKE_BAD_EOS ? 99999 : FAKE_END, "special",
+    json_object_update_new(d, json_pack("{s:[i], s:[[is], [is], [is], [is]], s:s}", "eos", mood_of(f) == FAKE_BAD_EOS ? 99999 : FAKE_END, "special",
                                         FAKE_START, "<|im_start|>", FAKE_END, "<|im_end|>", FAKE_BOS, "<s>", FAKE_X, "<|x<|", "pieces",
                                         packed_pieces));
     json_object_update_new(d, json_pack("{s:i, s:i, s:b, s:b}", "tensor_parallel", (int)f->tp, "pipeline_parallel", (int)f->pp, "can_evict", 1,
@@ -146,7 +151,7 @@ static void write_part(const vllm_fake *f, const inferscale_ticket *t, const int
     char hex[33], path[512], tmp[520];
     is_segment *s = NULL;
 
-    fake_fingerprint(d.fingerprint, f->mood == FAKE_CAPTURE_OTHER);
+    fake_fingerprint(d.fingerprint, mood_of(f) == FAKE_CAPTURE_OTHER);
     for (uint32_t p = 0; p < part->n_planes; p++) {
         const is_plane *plane = &part->planes[p];
 
@@ -160,7 +165,7 @@ static void write_part(const vllm_fake *f, const inferscale_ticket *t, const int
     snprintf(path, sizeof path, "%s/vllm/spool/%s.%u.%u", f->home, hex, rank, h);
     snprintf(tmp, sizeof tmp, "%s.part", path);
     if (is_segment_new(&d, (const float *const *)rows, &s) == INFERSCALE_OK &&
-        is_segment_write(s, is_fs_posix(), tmp) == INFERSCALE_OK && f->mood != FAKE_CAPTURE_HANG)
+        is_segment_write(s, is_fs_posix(), tmp) == INFERSCALE_OK && mood_of(f) != FAKE_CAPTURE_HANG)
         rename(tmp, path);
     is_segment_unref(s);
     for (uint32_t p = 0; p < part->n_planes; p++) free(rows[p]);
@@ -178,7 +183,7 @@ void fake_capture(const vllm_fake *f, const inferscale_ticket *t, const int32_t 
             is_geometry *part = NULL;
 
             if (is_geometry_cut(g, &cut, &part) != INFERSCALE_OK) continue;
-            if (f->mood != FAKE_CAPTURE_HALF || rank + k == 0) write_part(f, t, prompt, rank, k * heads, part, rank * layers);
+            if (mood_of(f) != FAKE_CAPTURE_HALF || rank + k == 0) write_part(f, t, prompt, rank, k * heads, part, rank * layers);
             is_geometry_free(part);
         }
     is_geometry_free(g);
