@@ -1,5 +1,6 @@
 """The ground itself: which shapes of models this vLLM runs on the CPU, and that it then computes what transformers computes from the same
-weights: without that, comparing anything with the reference would mean nothing."""
+weights: without that, comparing anything with the reference would mean nothing. It comes behind test_a_reference.py: models that vLLM runs by
+transformers' own classes (phi, smollm3) change these classes for the rest of the process, so their reference is made before."""
 import numpy
 import pytest
 
