@@ -610,7 +610,8 @@ INFERSCALE_API inferscale_status inferscale_complete(inferscale *is, const infer
 INFERSCALE_API inferscale_status inferscale_tokenize(inferscale *is, const char *text, int32_t **ids, size_t *n);
 INFERSCALE_API void inferscale_tokens_free(int32_t *ids); /* NULL is allowed */
 
-/* Vectors of the texts, [n][dim], unit length, each of as much of its text as the embedder reads; *out is freed with inferscale_vectors_free. Errors: E_INVALID (blank, not UTF-8),
+/* Vectors of the texts, [n][dim], unit length, each of as much of its text as the embedder reads; *out is freed with
+ * inferscale_vectors_free. Errors: E_INVALID (blank, not UTF-8),
  * E_MODEL, E_ENGINE. */
 INFERSCALE_API inferscale_status inferscale_embed(inferscale *is, const char *const *texts, size_t n, float **out, uint32_t *dim);
 /* The same, and no text is cut unawares: cut[i] (may be NULL) = 1 if text i is longer than the embedder reads. Such a text is cut if

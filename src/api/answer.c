@@ -89,30 +89,6 @@ uint32_t is_asking_room(is_asking *a)
     return n_ctx > taken && taken >= a->shape.pos0 ? n_ctx - taken : 0;
 }
 
-const char *inferscale_fallback_name(unsigned i)
-{
-    static const char *const names[INFERSCALE_N_FALLBACKS] = {
-        "not_encoded", "no_injection", "damaged", "refused", "computed_after_all", "context_full", "turns_dropped",
-        "placement_not_kept", "words_only", "nothing_remembered", "changed_meanwhile", "changed_earlier",
-    };
-
-    return i < INFERSCALE_N_FALLBACKS ? names[i] : NULL;
-}
-
-void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...)
-{
-    char text[512];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    is_log(IS_LOG_WARN, "fallback: %s", text);
-    if (a->why.len) is_buf_str(&a->why, "; ");
-    is_buf_str(&a->why, text);
-    a->answer->fallbacks |= fallback;
-}
-
 /* ---- Find ---------------------------------------------------------------------------------------------------------------- */
 
 is_status is_asking_lease(is_asking *a)
@@ -243,7 +219,9 @@ is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, 
     }
     if (can && !inject) IS_TRY(is_variant_mark_exact(a->is, &a->p, facts, n));
     if (a->answer->mode == INFERSCALE_MODE_KV && !inject) {
-        is_asking_note(a, INFERSCALE_FALLBACK_NO_INJECTION, "this model's KV cannot be injected (%s): facts were computed as text", is_engine_describe(a->is->engine)->why_not);
+        is_asking_note(a, INFERSCALE_FALLBACK_NO_INJECTION,
+                       "this model's KV cannot be injected (%s): facts were computed as text",
+                       is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;
     }
     if (n_bad) is_background_again(a->is->background, a->p.id);
@@ -589,7 +567,8 @@ void is_asking_settle(is_asking *a, is_run *run)
         n_stored++;
         if (part->pos + part->n_tokens > kept) n_lost += take_back(a, part);
     }
-    is_asking_note(a, INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL, "%zu of %zu stored facts were computed after all by the engine (%s: %s)", n_lost, n_stored, s.reason, s.why);
+    is_asking_note(a, INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL,
+                   "%zu of %zu stored facts were computed after all by the engine (%s: %s)", n_lost, n_stored, s.reason, s.why);
     if (n_lost == n_stored && ans->mode == INFERSCALE_MODE_KV) ans->mode = INFERSCALE_MODE_TEXT;
 }
 

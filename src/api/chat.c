@@ -183,7 +183,9 @@ static is_status replay(inferscale_chat *c, is_asking *a)
     is_run_stats stats;
 
     IS_TRY(is_asking_realm(a, &o.realm));
-    is_asking_note(a, INFERSCALE_FALLBACK_CHANGED_EARLIER, "a fact used earlier was forgotten or changed: %u tokens of the conversation were computed again without it", part.n_tokens);
+    is_asking_note(a, INFERSCALE_FALLBACK_CHANGED_EARLIER,
+                   "a fact used earlier was forgotten or changed: %u tokens of the conversation were computed again without it",
+                   part.n_tokens);
     c->lost = false;
     return is_engine_start(c->is->engine, &plan, &o, &c->run, &stats);
 }

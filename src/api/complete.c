@@ -342,10 +342,12 @@ static is_status stand(completing *c)
     } else IS_TRY(load_turns(c));
     IS_TRY(make_room(c));
     if (!c->talk && ans->n_placed_lost)
-        is_asking_note(&c->a, INFERSCALE_FALLBACK_CHANGED_EARLIER, "which memory stood before %zu earlier turns is not known, or some of it was forgotten or changed: they were "
+        is_asking_note(&c->a, INFERSCALE_FALLBACK_CHANGED_EARLIER,
+                       "which memory stood before %zu earlier turns is not known, or some of it was forgotten or changed: they were "
                        "computed without it", ans->n_placed_lost);
     ans->n_turns_dropped = c->n_dropped;
-    if (c->n_dropped) is_asking_note(&c->a, INFERSCALE_FALLBACK_TURNS_DROPPED, "the %zu oldest turns were left out: the context is full", c->n_dropped);
+    if (c->n_dropped)
+        is_asking_note(&c->a, INFERSCALE_FALLBACK_TURNS_DROPPED, "the %zu oldest turns were left out: the context is full", c->n_dropped);
     ans->n_placed_new = ans->header[0] != 'n' && in_turns(c);
     return skip_placed(c);
 }
@@ -389,7 +391,8 @@ static void keep_placement(completing *c, const is_planned *planned)
                                 : is_bank_put_placement(c->a.is->bank, &c->a.p, c->a.is->profile->fingerprint, c->h.asked[c->h.n_turns], deps, n);
     /* What changed meanwhile is no placement any more, and the next turn will say so. */
     if (st != INFERSCALE_OK && st != INFERSCALE_E_STALE)
-        is_asking_note(&c->a, INFERSCALE_FALLBACK_PLACEMENT_NOT_KEPT, "which memory stands before this turn could not be kept (%s): without the engine's cache the turn is computed "
+        is_asking_note(&c->a, INFERSCALE_FALLBACK_PLACEMENT_NOT_KEPT,
+                       "which memory stands before this turn could not be kept (%s): without the engine's cache the turn is computed "
                        "without it", is_error());
     is_free(known);
     is_free(deps);
