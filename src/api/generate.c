@@ -244,7 +244,7 @@ is_status is_asking_feed(is_asking *a, is_run *run, int32_t token)
 
     do st = is_engine_feed(a->is->engine, run, token);
     while ((st == INFERSCALE_E_BUSY || st == INFERSCALE_E_CONTEXT) && is_talks_evict(a->is));
-    return st;
+    return st == INFERSCALE_E_CANCELLED && is_hold_stopped(&a->hold) ? is_asking_gone() : st; /* engines elsewhere look at the flag too */
 }
 
 /* *over: the answer ends behind this token. */
@@ -280,10 +280,13 @@ static is_status tell(telling *t, int32_t *pending)
     for (uint32_t i = 0;; i++) {
         bool gone;
         int32_t token;
+        is_status st;
 
         IS_TRY(is_hold_check(&a->hold, &gone));
         if (gone) return end_early(a);
-        IS_TRY(is_engine_sample(a->is->engine, t->run, &token));
+        st = is_engine_sample(a->is->engine, t->run, &token);
+        if (st == INFERSCALE_E_CANCELLED && is_hold_stopped(&a->hold)) return end_early(a);
+        if (st != INFERSCALE_OK) return st;
         if (i == 0) announce(a);
         if (is_engine_is_eog(a->is->engine, token)) break;
         *pending = token;
@@ -297,7 +300,9 @@ static is_status tell(telling *t, int32_t *pending)
         if (is_last(t, i)) break;
         if (a->o.cancel && __atomic_load_n(a->o.cancel, __ATOMIC_RELAXED))
             return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
-        IS_TRY(is_asking_feed(a, t->run, token));
+        st = is_asking_feed(a, t->run, token);
+        if (st == INFERSCALE_E_STALE) return end_early(a);
+        if (st != INFERSCALE_OK) return st;
         *pending = -1;
     }
     if (ans->tokens_answer == 0) ans->ttft_ms = is_now_ms() - a->t0_ms;
