@@ -245,10 +245,21 @@ static is_status search_bank(is_proof *p, uint32_t wait_ms)
 
 /* ---- All other files ----------------------------------------------------------------------------------------------------- */
 
+/* A prompt's header, kept for engine vllm, holds no fact; but the first layer's rows of a token depend on that token alone, so those that
+ * both have (a blank, "the") are equal by right. Its token ids and everything else are looked for as anywhere. */
+static bool equal_by_right(const is_proof *p, int kind)
+{
+    return kind == ROWS && strncmp(p->path, "vllm/heads/", 11) == 0;
+}
+
 static is_status hit_in_file(void *ctx, uint32_t needle, int kind, uint64_t end)
 {
     is_proof *p = ctx;
 
+    if (equal_by_right(p, kind)) {
+        if (p->report->allowed++ == 0) ALLOWED(p, "%s: a prompt's header has the same keys and values\n", p->path);
+        return INFERSCALE_OK;
+    }
     if (p->hits++ == 0) p->first = (place){ needle, kind, end };
     return INFERSCALE_OK;
 }
