@@ -665,7 +665,7 @@ static inferscale_encode_options encode_stage(lab *l, int stage, const char *ref
 
 static void answers_take_the_best_rows(void **state)
 {
-    lab *l = open_lab("mock:lenient", "page:8", "company:4", NULL);
+    lab *l = open_lab("mock", "page:8", "company:4", NULL);
     inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
     inferscale_answer *a;
     int64_t ids[FACTS];

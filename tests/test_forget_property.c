@@ -884,7 +884,7 @@ static void begin(world *w, unsigned long long seed)
     w->vault = strdup(scratch_path(w->store, "vault"));
     w->witness = strdup(scratch_path(w->home, "witness"));
     w->captures = calloc(CAPTURES, sizeof *w->captures);
-    snprintf(model, sizeof model, "mock:lenient,witness=%s", w->witness); /* lenient: a mean of rows is no row of a capture */
+    snprintf(model, sizeof model, "mock:witness=%s", w->witness);
     w->is = live_open(w->store, model);
     assert_non_null(w->is);
     OK(is_engine_open(live_plugins(), "mock", &opts, &w->engine));

@@ -367,7 +367,7 @@ static void the_books_of_every_policy_are_sound(void **state)
     static const char *const policies[] = { "alone", "header", "turns:2", "facts:3", "cwe:3", "near:3", "page:4", "page:5+2", "page:4@time" };
     inferscale_options o = store_options(home);
 
-    o.model = "mock:lenient,id=3";
+    o.model = "mock:id=3";
     o.refine = "company:3";
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         inferscale_encode_options e = INFERSCALE_ENCODE_OPTIONS_INIT;

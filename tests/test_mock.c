@@ -206,6 +206,94 @@ static void test_wrong_rows_are_refused(void **state)
     end(&f);
 }
 
+/* The mean of a fact's rows after n contexts of one length, of the second token nothing (all zero) where that is asked for. */
+static is_segment *mean(fixture *f, uint32_t n, is_codec codec, kit_harm harm, bool hole)
+{
+    kit_rows sum, one;
+
+    kit_capture(f->e, f->header, f->fact_a, 0, &sum);
+    for (uint32_t i = 1; i < n; i++) {
+        kit_capture(f->e, kit_cut((kit_ids){ f->ids, 200 }, i, f->header.n), f->fact_a, 0, &one);
+        for (uint32_t p = 0; p < sum.g->n_planes; p++)
+            for (size_t k = 0; k < (size_t)sum.n * is_plane_width(&sum.g->planes[p]); k++) sum.rows[p][k] += one.rows[p][k];
+        kit_rows_free(&one);
+    }
+    for (uint32_t p = 0; p < sum.g->n_planes; p++) {
+        const size_t width = is_plane_width(&sum.g->planes[p]);
+
+        for (size_t k = 0; k < sum.n * width; k++) sum.rows[p][k] /= (float)n;
+        if (hole) memset(sum.rows[p] + width, 0, width * sizeof(float));
+    }
+    is_segment *s = kit_segment(f->e, f->rope, &sum, 0, f->fact_a, codec, harm, 20);
+    kit_rows_free(&sum);
+    return s;
+}
+
+/* The second fact, captured after the header and these rows of the first. */
+static is_status capture_after(fixture *f, is_segment *s)
+{
+    int32_t context[90];
+    kit_rows out;
+
+    memcpy(context, f->header.p, 20 * sizeof *context);
+    memcpy(context + 20, f->fact_a.p, 70 * sizeof *context);
+    kit_capture(f->e, f->header, f->fact_b, 0, &out);
+    is_capture c = { .context = context, .n_context = 90, .span = f->fact_b.p, .n_span = f->fact_b.n, .rows = out.rows, .stored = &s, .n_stored = 1 };
+    is_status st = is_engine_capture(f->e, &c);
+    kit_rows_free(&out);
+    return st;
+}
+
+/* A mean is served, and read as context: it moves the logits, always alike and not the answer. */
+static void expect_known(fixture *f, is_segment *s)
+{
+    float text[VOCAB], kv[VOCAB], again[VOCAB];
+    is_run_opts opts = { .no_prefix_cache = true };
+    kit_plan p, twin;
+
+    plan(f, s, NULL, &p);
+    kit_plan_twin(&p, &twin);
+    kit_logits(f->e, &twin.plan, &opts, text, NULL);
+    kit_logits(f->e, &p.plan, &opts, kv, NULL);
+    kit_logits(f->e, &p.plan, &opts, again, NULL);
+    assert_int_equal(top(text), top(kv));
+    assert_memory_not_equal(text, kv, sizeof text);
+    assert_memory_equal(kv, again, sizeof kv);
+    KIT_OK(capture_after(f, s));
+    kit_plan_unref(&p);
+}
+
+static void expect_refused(fixture *f, is_segment *s)
+{
+    is_run *run;
+    kit_plan p;
+
+    plan(f, s, NULL, &p);
+    KIT_FAILS(INFERSCALE_E_ENGINE, is_engine_start(f->e, &p.plan, &(is_run_opts){ 0 }, &run, NULL));
+    KIT_FAILS(INFERSCALE_E_ENGINE, capture_after(f, s));
+    kit_plan_unref(&p);
+}
+
+/* The second stage keeps means of rows; they are no less ours. Spoilt, or of more captures than are known, they are refused. */
+static void test_means_are_known(void **state)
+{
+    static const is_codec codecs[] = { IS_CODEC_F16, IS_CODEC_BF16, IS_CODEC_F32 };
+    enum { MOST = 12 };
+    fixture f;
+
+    begin(&f, NULL);
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
+        for (uint32_t n = 2; n <= MOST; n++) {
+            expect_known(&f, mean(&f, n, codecs[i], KIT_GOOD, false));
+            expect_refused(&f, mean(&f, n, codecs[i], KIT_GOOD, true));
+            for (int harm = KIT_GOOD + 1; harm < KIT_HARMS; harm++)
+                if (harm != KIT_LAYERS_SWAPPED) expect_refused(&f, mean(&f, n, codecs[i], (kit_harm)harm, false));
+        }
+        expect_refused(&f, mean(&f, MOST + 1, codecs[i], KIT_GOOD, false));
+    }
+    end(&f);
+}
+
 /* Segments of another model, with other tokens, gaps in positions, ids out of range: each is named. */
 static void test_bad_plans_are_named(void **state)
 {
@@ -440,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_exact_rows_are_exact),
         cmocka_unit_test(test_context_and_tokens_tell),
         cmocka_unit_test(test_wrong_rows_are_refused),
+        cmocka_unit_test(test_means_are_known),
         cmocka_unit_test(test_bad_plans_are_named),
         cmocka_unit_test(test_garbled_composition_is_noticed),
         cmocka_unit_test(test_answers),

@@ -6,6 +6,8 @@
  *   - rows encoded after the right context give logits equal to those of the text twin, bit for bit;
  *   - rows encoded after another context (a stitched fact) move the logits a little, and the greedy answer not at all;
  *   - rows that were un-rotated wrongly, belong to another layer or come from elsewhere are recognised and refused;
+ *   - the mean of up to MOCK_PASSES captures (policy company) is recognised by the steps of its values, over a segment's rows
+ *     together, and moves the logits a little; more of them are rows that no capture made;
  *   - a span captured after stored context has the rows it would have after computed context, bit for bit in any codec, if that
  *     was encoded after what stands before it here; else other rows, always the same.
  * The greedy answer tells what was in the prompt: "I recall: FACT (HASH)", FACT = the last fact part, HASH = of all token ids.
@@ -39,7 +41,7 @@
 
 enum {
     MOCK_LAYERS = 4, MOCK_PLANES = 2 * MOCK_LAYERS, MOCK_HEADS = 2, MOCK_HEAD_DIM = 8, MOCK_WIDTH = MOCK_HEADS * MOCK_HEAD_DIM,
-    MOCK_WINDOW = 64, MOCK_BATCH = 512, MOCK_SPANS = 30,
+    MOCK_WINDOW = 64, MOCK_BATCH = 512, MOCK_SPANS = 30, MOCK_PASSES = 12,
     /* token ids: control tokens, then bytes, then pairs of [a-z ] */
     MOCK_BOS = 1, MOCK_END = 2, MOCK_SYSTEM = 3, MOCK_USER = 4, MOCK_ASSISTANT = 5, MOCK_BYTES = 16, MOCK_PAIRS = 272,
     MOCK_VOCAB = MOCK_PAIRS + 27 * 27
@@ -100,8 +102,12 @@ is_geometry *mock_geometry(void);                            /* NULL = out of me
 /* Row of a state in one plane, keys rotated to pos. Its own rotation, in double: an oracle for kv/rope. */
 void mock_row(const mock *m, uint32_t plane, uint64_t state, uint32_t pos, float out[MOCK_WIDTH]);
 void mock_unrotate(const mock *m, uint32_t plane, uint32_t pos, float row[MOCK_WIDTH]);
-/* The state in an un-rotated row; false if no capture of this model made it (*state is then a hash of what is there). */
-bool mock_state(const mock *m, uint32_t plane, const float row[MOCK_WIDTH], uint64_t *state);
+void mock_stored_row(const is_segment *s, uint32_t plane, uint32_t token, float out[MOCK_WIDTH]);
+/* Of how many captures' rows the segment's are the mean: the least number that all of them fit; 0 = no captures made them. */
+uint32_t mock_passes(const is_segment *s);
+/* The state in an un-rotated row of a segment with so many passes (0: as 1); false if no capture of this model made it (*state is
+ * then a hash of what is there). A mean's state is a hash of what is in it, another one in every plane. */
+bool mock_state(const mock *m, uint32_t plane, const float row[MOCK_WIDTH], uint32_t n_passes, uint64_t *state);
 /* What attention makes of a token's rows: folded plane by plane from 0; first = the state read in plane 0. Rows that agree in all
  * planes give that state. */
 uint64_t mock_see(uint64_t seen, uint32_t plane, uint64_t first, uint64_t state);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "kv/codec.h"
 
 static const int32_t *nth(const is_capture *c, uint32_t i)
 {
@@ -47,9 +46,8 @@ static uint32_t n_own(const is_capture *c)
 }
 
 /* The state that attention reads from one stored token. */
-static is_status read_token(const mock *m, const is_segment *s, uint32_t t, uint64_t *seen)
+static is_status read_token(const mock *m, const is_segment *s, uint32_t n_passes, uint32_t t, uint64_t *seen)
 {
-    is_codec codec = is_segment_info(s)->codec;
     uint64_t first = 0;
 
     *seen = 0;
@@ -57,12 +55,8 @@ static is_status read_token(const mock *m, const is_segment *s, uint32_t t, uint
         float row[MOCK_WIDTH];
         uint64_t state;
 
-        for (uint32_t h = 0; h < MOCK_HEADS; h++) {
-            const char *from = (const char *)is_segment_head(s, p, h) + (size_t)t * MOCK_HEAD_DIM * is_codec_bytes(codec);
-
-            is_codec_decode(codec, from, row + h * MOCK_HEAD_DIM, MOCK_HEAD_DIM);
-        }
-        if (!mock_state(m, p, row, &state) && !m->opt.lenient)
+        mock_stored_row(s, p, t, row);
+        if ((!mock_state(m, p, row, n_passes, &state) || !n_passes) && !m->opt.lenient)
             return is_fail(INFERSCALE_E_ENGINE, "stored context holds rows that no capture of this engine made; encode it again");
         if (p == 0) first = state;
         *seen = mock_see(*seen, p, first, state);
@@ -77,10 +71,12 @@ static is_status run_span(const mock *m, is_capture *c)
 
     for (uint32_t i = 0; i < own; i++) chain = mock_mix(chain, mock_mix(chain, (uint64_t)c->context[i]));
     for (uint32_t i = 0; i < c->n_stored; i++) {
+        const uint32_t n_passes = mock_passes(c->stored[i]);
+
         for (uint32_t t = 0; t < is_segment_info(c->stored[i])->n_tokens; t++, at++) {
             uint64_t state;
 
-            IS_TRY(read_token(m, c->stored[i], t, &state));
+            IS_TRY(read_token(m, c->stored[i], n_passes, t, &state));
             chain = mock_mix(chain, state);
         }
     }

@@ -36,7 +36,7 @@ nomem:
 }
 
 /* Reads the rows at the next position back, as attention would, and makes the token live. */
-static void see_token(is_run *r, int32_t token)
+static void see_token(is_run *r, int32_t token, uint32_t n_passes)
 {
     uint32_t pos = r->n;
     uint64_t state = 0;
@@ -45,7 +45,7 @@ static void see_token(is_run *r, int32_t token)
         float row[MOCK_WIDTH];
         is_codec_decode(IS_CODEC_F16, r->rows[p] + (size_t)pos * MOCK_WIDTH, row, MOCK_WIDTH);
         mock_unrotate(r->m, p, pos, row);
-        if (!mock_state(r->m, p, row, &r->states[p][pos])) r->n_foreign++;
+        if (!mock_state(r->m, p, row, n_passes, &r->states[p][pos])) r->n_foreign++;
         state = mock_see(state, p, r->states[0][pos], r->states[p][pos]);
         if (!r->m->geometry->planes[p].window) r->seen += mock_mix(mock_mix(r->states[p][pos], p), pos);
     }
@@ -64,7 +64,7 @@ static void compute_token(is_run *r, int32_t token)
         mock_row(r->m, p, state, r->n, row);
         is_codec_encode(IS_CODEC_F16, row, r->rows[p] + (size_t)r->n * MOCK_WIDTH, MOCK_WIDTH);
     }
-    see_token(r, token);
+    see_token(r, token, 1);
 }
 
 /* ---- Injection: composed by src/kv as any engine does, then un-rotated here and compared with the segment ---------------- */
@@ -79,17 +79,13 @@ static is_status check_segment(const mock *m, const is_part *part)
 /* The row of one token in the cache against the segment's own, within the rounding of 16 bits. */
 static is_status check_row(is_run *r, const is_segment *s, uint32_t p, uint32_t t)
 {
-    is_codec codec = is_segment_info(s)->codec;
     float got[MOCK_WIDTH], want[MOCK_WIDTH];
     uint32_t pos = r->n + t;
     double size = 0, off = 0;
 
     is_codec_decode(IS_CODEC_F16, r->rows[p] + (size_t)pos * MOCK_WIDTH, got, MOCK_WIDTH);
     mock_unrotate(r->m, p, pos, got);
-    for (uint32_t h = 0; h < MOCK_HEADS; h++) {
-        const char *row = (const char *)is_segment_head(s, p, h) + (size_t)t * MOCK_HEAD_DIM * is_codec_bytes(codec);
-        is_codec_decode(codec, row, want + h * MOCK_HEAD_DIM, MOCK_HEAD_DIM);
-    }
+    mock_stored_row(s, p, t, want);
     for (int i = 0; i < MOCK_WIDTH; i++) {
         size = fmax(size, fabs((double)want[i]));
         off = fmax(off, fabs((double)got[i] - want[i]));
@@ -101,6 +97,7 @@ static is_status check_row(is_run *r, const is_segment *s, uint32_t p, uint32_t 
 
 static is_status inject_part(is_run *r, const is_part *part, is_run_stats *stats)
 {
+    const uint32_t n_passes = mock_passes(part->segment);
     double t0 = is_now_ms();
 
     for (uint32_t p = 0; p < MOCK_PLANES; p++)
@@ -111,7 +108,8 @@ static is_status inject_part(is_run *r, const is_part *part, is_run_stats *stats
     if (r->m->opt.garble) r->rows[0][(size_t)r->n * MOCK_WIDTH] ^= 0x4000;
     for (uint32_t p = 0; p < MOCK_PLANES; p++)
         for (uint32_t t = 0; t < part->n_tokens; t++) IS_TRY(check_row(r, part->segment, p, t));
-    for (uint32_t t = 0; t < part->n_tokens; t++) see_token(r, part->tokens[t]);
+    r->n_foreign += n_passes == 0;
+    for (uint32_t t = 0; t < part->n_tokens; t++) see_token(r, part->tokens[t], n_passes);
     stats->inject_ms += is_now_ms() - t0;
     stats->tokens_injected += part->n_tokens;
     if (r->n_foreign && !r->m->opt.lenient)
