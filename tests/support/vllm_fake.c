@@ -221,16 +221,42 @@ static void keep_books(vllm_fake *f, const inferscale_ticket *t, uint32_t local,
     snprintf(f->books[i].reason, sizeof f->books[i].reason, "%s", reason);
 }
 
-/* As the connector: parts that go on without a gap from what is there. */
-static uint32_t ready(vllm_fake *f, const inferscale_ticket *t)
+static fake_job *note_job(vllm_fake *f, const inferscale_ticket *t, uint32_t local)
 {
-    uint32_t local = local_hit(f, t->salt, t->n_prompt), at = local;
-    bool fails = mood_of(f) == FAKE_LOAD_FAILS;
+    fake_job *j = &f->jobs[f->n_jobs < FAKE_JOBS ? f->n_jobs++ : FAKE_JOBS - 1];
 
-    for (uint32_t i = 0; i < t->n_parts && !fails; i++)
-        if (t->parts[i].pos <= at && at < t->parts[i].pos + t->parts[i].n_tokens) at = t->parts[i].pos + t->parts[i].n_tokens;
+    *j = (fake_job){ .op = t->op, .n_prompt = t->n_prompt, .n_parts = t->n_parts, .capture_from = t->capture_from, .capture_n = t->capture_n,
+                     .local = local };
+    memcpy(j->salt, t->salt, 32);
+    return j;
+}
+
+/* As the connector: parts that go on without a gap from what is there. */
+static uint32_t ready(vllm_fake *f, const inferscale_ticket *t, const int32_t *prompt)
+{
+    fake_mood mood = mood_of(f);
+    uint32_t local = mood == FAKE_EVICTED && t->op == INFERSCALE_TICKET_INJECT ? 0 : local_hit(f, t->salt, t->n_prompt), at = local;
+    fake_job *j = note_job(f, t, local);
+    const char *reason = mood == FAKE_LOAD_FAILS ? "torn" : "";
+
+    for (uint32_t i = 0; i < t->n_parts && !*reason; i++) {
+        const inferscale_kv_part *p = &t->parts[i];
+        bool tail = p->dir == 1 && p->pos > 0;
+
+        if (tail) {
+            memcpy(j->tail, p->name, 32);
+            j->tail_pos = p->pos;
+            j->tail_n = p->n_tokens;
+            j->tail_there = fake_has_rows(f, p, prompt);
+        }
+        if (p->pos + p->n_tokens <= at) continue;
+        if (p->pos > at) reason = "gap";
+        else if (tail && !j->tail_there) reason = "missing";
+        else at = p->pos + p->n_tokens;
+    }
     if (at > t->n_prompt - 1) at = t->n_prompt - 1;
-    keep_books(f, t, local, at - local, fails ? "torn" : "");
+    j->injected = at - local;
+    keep_books(f, t, local, at - local, reason);
     return at;
 }
 
@@ -262,7 +288,7 @@ static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inf
                                                        "why", f->books[i].reason[0] ? "a segment is torn" : "", "reason", f->books[i].reason)));
         return send_json(c, 200, say(json_pack("{s:b, s:s}", "ok", 0, "reason", "missing")));
     case INFERSCALE_TICKET_CAPTURE: {
-        uint32_t at = ready(f, t);
+        uint32_t at = ready(f, t, prompt);
 
         f->seen.captures++;
         if (mood == FAKE_CAPTURE_500) return refuse(c, 500, "the worker fell over");
@@ -361,7 +387,7 @@ static enum MHD_Result answer_stream(vllm_fake *f, struct MHD_Connection *c, con
     s->f = f;
     s->chunk = f->chunk;
     s->delay_ms = f->delay_ms;
-    write_answer(f, body, tokens, n, t ? ready(f, t) : 0, &s->text);
+    write_answer(f, body, tokens, n, t ? ready(f, t, tokens) : 0, &s->text);
     if (mood == FAKE_TORN_FIRST) cut_behind(&s->text, 1, 9), s->cut = true;
     if (mood == FAKE_TORN_MID) cut_behind(&s->text, 4, 20), s->cut = true;
     if (mood == FAKE_HANG) s->text.len = 0, s->hang = true;
@@ -534,4 +560,22 @@ fake_seen fake_look(vllm_fake *f)
     seen.cut = __atomic_load_n(&f->seen.cut, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&f->lock);
     return seen;
+}
+
+uint32_t fake_jobs(vllm_fake *f, fake_job *out)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&f->lock);
+    n = f->n_jobs;
+    memcpy(out, f->jobs, n * sizeof *out);
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
+void fake_forget_jobs(vllm_fake *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->n_jobs = 0;
+    pthread_mutex_unlock(&f->lock);
 }

@@ -23,6 +23,7 @@ typedef enum fake_mood {
     FAKE_500, FAKE_429, FAKE_400, FAKE_TORN_FIRST, FAKE_TORN_MID, FAKE_WRONG_ID, FAKE_HANG, FAKE_HANG_MID, FAKE_NOT_JSON, FAKE_ENDLESS, FAKE_ERROR_EVENT,
     FAKE_ABORTED, FAKE_NO_END_TOKEN, FAKE_TWO_CHOICES, FAKE_BEHIND_THE_END, FAKE_FEW_LOGPROBS, FAKE_DEEP, FAKE_EMPTY, FAKE_REDIRECT,
     FAKE_LOAD_FAILS,                /* stored parts are computed: reason torn */
+    FAKE_EVICTED,                   /* no block of the salt is left */
     FAKE_NO_USAGE,                  /* no prompt_tokens_details */
     /* of tickets */
     FAKE_NO_CONNECTOR, FAKE_UNSIGNED, FAKE_NOT_REVOKED, FAKE_CAPTURE_LIES, FAKE_CAPTURE_HALF, FAKE_CAPTURE_OTHER, FAKE_CAPTURE_500,
@@ -30,6 +31,17 @@ typedef enum fake_mood {
     /* of the description */
     FAKE_FOREIGN, FAKE_BAD_GEOMETRY, FAKE_BAD_PIECES, FAKE_BAD_EOS, FAKE_HUGE_PIECES, FAKE_NO_INJECT
 } fake_mood;
+
+/* A ticket for work, as it came. */
+typedef struct fake_job {
+    int op;
+    uint8_t salt[32];
+    uint32_t n_prompt, n_parts, capture_from, capture_n, local, injected;
+    uint8_t tail[32];               /* the part under heads that does not begin the prompt; zero = none */
+    uint32_t tail_pos, tail_n;
+    bool tail_there;                /* its file is, and has the rows of these tokens at this place */
+} fake_job;
+enum { FAKE_JOBS = 64 };
 
 /* What the chat template does. */
 typedef enum fake_chat { FAKE_CHATML, FAKE_TRIMS, FAKE_DATES, FAKE_REORDERS, FAKE_DROPS, FAKE_NO_TEMPLATE, FAKE_NO_SYSTEM } fake_chat;
@@ -55,12 +67,16 @@ typedef struct vllm_fake {
     uint32_t n_cached;
     struct { uint8_t id[16]; uint32_t injected, local; char reason[24]; } books[64];
     uint32_t n_books;
+    fake_job jobs[FAKE_JOBS];       /* the first ones; fake_forget_jobs begins anew */
+    uint32_t n_jobs;
 } vllm_fake;
 
 vllm_fake *fake_start(const char *home);
 void fake_stop(vllm_fake *f);
 void fake_set(vllm_fake *f, fake_mood mood);
 fake_seen fake_look(vllm_fake *f);
+uint32_t fake_jobs(vllm_fake *f, fake_job *out); /* [FAKE_JOBS]; how many */
+void fake_forget_jobs(vllm_fake *f);
 
 /* The model. */
 int32_t fake_next(const int32_t *tokens, uint32_t n, uint32_t prompt, uint32_t length);

@@ -188,3 +188,31 @@ void fake_capture(const vllm_fake *f, const inferscale_ticket *t, const int32_t 
         }
     is_geometry_free(g);
 }
+
+/* ---- Stored parts under heads: are they what the model would have computed there? ----------------------------------------------------------- */
+
+bool fake_has_rows(const vllm_fake *f, const inferscale_kv_part *part, const int32_t *prompt)
+{
+    char hex[65], path[512];
+    is_segment *s = NULL;
+    bool good;
+
+    is_hex(part->name, 32, hex);
+    snprintf(path, sizeof path, "%s/vllm/heads/%.2s/%s.seg", f->home, hex, hex);
+    if (is_segment_read(is_fs_posix(), path, &s) != INFERSCALE_OK) return false;
+    good = is_segment_info(s)->n_tokens == part->n_tokens && part->begin == 0 &&
+           memcmp(is_segment_info(s)->tokens, prompt + part->pos, part->n_tokens * sizeof *prompt) == 0;
+    for (uint32_t p = 0; good && p < 2 * FAKE_LAYERS; p++)
+        for (uint32_t h = 0; h < FAKE_HEADS; h++) {
+            const uint16_t *rows = is_segment_head(s, p, h);
+
+            for (uint32_t i = 0; i < part->n_tokens * FAKE_DIM; i++) {
+                float x;
+
+                is_codec_decode(IS_CODEC_BF16, rows + i, &x, 1);
+                good = good && x == fake_row(p, h, i % FAKE_DIM, prompt, part->pos + i / FAKE_DIM);
+            }
+        }
+    is_segment_unref(s);
+    return good;
+}

@@ -7,6 +7,7 @@
 #include "support/vllm_fake.h"
 
 json_t *fake_description(const vllm_fake *f);
+bool fake_has_rows(const vllm_fake *f, const inferscale_kv_part *part, const int32_t *prompt);
 void fake_capture(const vllm_fake *f, const inferscale_ticket *t, const int32_t *prompt);
 
 #endif

@@ -1,7 +1,8 @@
 /* capture.c - rows of spans: a request each, several under way at once; the workers' files come through the spool.
  *
  * What stands before the stored part of a context is supplied as a head, since vLLM takes stored rows only from the beginning on; for
- * a context without stored parts only when it was asked for before (the header that all facts are encoded after). */
+ * a context without stored parts only when it was asked for before (the header that all facts are encoded after). Rows that belong to a run
+ * are captured under its salt and behind its own parts, on one server. */
 #include "engine/vllm/internal.h"
 
 #include <string.h>
@@ -10,6 +11,7 @@
 
 typedef struct job {
     is_capture *c;
+    vllm_rows_how *how;             /* NULL: of nobody's run */
     int32_t *prompt;                /* context + span */
     uint32_t n_prompt, n_stored;    /* n_stored: tokens of the stored part */
     vllm_part *parts;
@@ -92,9 +94,18 @@ static is_status add_parts(vllm *e, job *j)
     return INFERSCALE_OK;
 }
 
-static is_status prepare(vllm *e, is_capture *c, job *j)
+static is_status take_parts(job *j)
 {
-    *j = (job){ .c = c };
+    j->parts = is_calloc((size_t)j->how->n_parts + 1, sizeof *j->parts);
+    if (!j->parts) return vllm_no_memory();
+    j->n_parts = j->how->n_parts;
+    if (j->n_parts) memcpy(j->parts, j->how->parts, j->n_parts * sizeof *j->parts);
+    return INFERSCALE_OK;
+}
+
+static is_status prepare(vllm *e, is_capture *c, vllm_rows_how *how, job *j)
+{
+    *j = (job){ .c = c, .how = how };
     c->n_computed = c->n_injected = 0;
     IS_TRY(check(e, c, &j->n_stored));
     IS_TRY(vllm_realm_check(e, c->realm));
@@ -103,7 +114,7 @@ static is_status prepare(vllm *e, is_capture *c, job *j)
     if (!j->prompt) return vllm_no_memory();
     if (c->n_context) memcpy(j->prompt, c->context, c->n_context * sizeof *j->prompt);
     memcpy(j->prompt + c->n_context, c->span, c->n_span * sizeof *j->prompt);
-    return add_parts(e, j);
+    return how ? take_parts(j) : add_parts(e, j);
 }
 
 /* ---- A request ------------------------------------------------------------------------------------------------------------------- */
@@ -116,7 +127,17 @@ static is_status send_job(vllm *e, vllm_line *l, job *j)
     char *body = NULL;
     is_status st;
 
-    IS_TRY(vllm_upstream_take(e, tag, &j->tried, &j->up));
+    if (j->how && j->how->has_up) {
+        if (!vllm_upstream_take_this(e, tag, &j->tried, j->how->up))
+            return is_fail(INFERSCALE_E_ENGINE, "the server that has the earlier turns takes no requests now");
+        j->up = j->how->up;
+    } else {
+        IS_TRY(vllm_upstream_take(e, tag, &j->tried, &j->up));
+    }
+    if (j->how) {
+        memcpy(a.salt, j->how->salt, sizeof a.salt);
+        a.salted = true;
+    }
     if (j->c->realm) a.realm = *j->c->realm;
     vllm_spool_id(e, j->id);
     memcpy(a.id, j->id, sizeof a.id);
@@ -184,7 +205,7 @@ static is_status end_job(vllm *e, job *j)
     }
     if (j->sent) vllm_spool_drop(e, j->id);
     j->sent = false;
-    if (!retry || st == INFERSCALE_E_NOMEM) return st;
+    if (!retry || j->how || st == INFERSCALE_E_NOMEM) return st; /* what one server has of a run the next one has not */
     for (uint32_t i = 0; i < e->n_up; i++)
         if (!(j->tried >> i & 1)) return VLLM_COUNT(e, retries, 1), INFERSCALE_OK; /* once on each */
     return st;
@@ -224,22 +245,32 @@ static void free_job(vllm *e, job *j)
     is_free(j->parts);
 }
 
-is_status vllm_capture(void *impl, is_capture *c, size_t n)
+static is_status capture(vllm *e, is_capture *c, size_t n, vllm_rows_how *how)
 {
-    vllm *e = impl;
     job *jobs = is_calloc(n + 1, sizeof *jobs);
     vllm_line *l = NULL;
     is_status st = jobs ? INFERSCALE_OK : vllm_no_memory();
 
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
         if (c[i].pos0 != c[0].pos0) st = is_fail(INFERSCALE_E_INVALID, "spans that are captured together begin at one position");
-        else st = prepare(e, &c[i], &jobs[i]);
+        else st = prepare(e, &c[i], how, &jobs[i]);
     }
     if (st == INFERSCALE_OK) st = vllm_line_take(e->http, &l);
     if (st == INFERSCALE_OK) st = run_jobs(e, l, jobs, n, (vllm_flags){ c[0].cancel, NULL });
+    if (st == INFERSCALE_OK && how) how->up = jobs[0].up;
     for (size_t i = 0; jobs && i < n; i++) free_job(e, &jobs[i]);
     vllm_line_give(l);
     is_free(jobs);
     for (size_t i = 0; i < n && st != INFERSCALE_OK; i++) c[i].n_computed = c[i].n_injected = 0;
     return st;
+}
+
+is_status vllm_capture(void *impl, is_capture *c, size_t n)
+{
+    return capture(impl, c, n, NULL);
+}
+
+is_status vllm_capture_of_run(vllm *e, is_capture *c, vllm_rows_how *how)
+{
+    return capture(e, c, 1, how);
 }

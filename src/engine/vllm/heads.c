@@ -2,7 +2,8 @@
  *
  * vLLM takes rows from outside only right behind its own prefix, which for a prompt that is new to it is nothing. So what stands before the
  * first stored fact is captured once, kept as a segment and injected with the facts; its rows are exact. Those of a client's own words
- * are kept under the client's tag, go with its epoch, and are not kept beyond this process; those of a profile are nobody's and stay. */
+ * are kept under the client's tag, go with its epoch, and are not kept beyond this process; those of a profile are nobody's and stay.
+ * Rows of one run's own (tail.c) are no header's and no exact ones: they have random names, and that run alone knows them. */
 #include "engine/vllm/internal.h"
 
 #include <string.h>
@@ -61,8 +62,9 @@ static is_status look_at_file(void *ctx, const char *name, bool is_dir)
     if (!is_dir && is_segment_read(is_fs_default(), path, &s) == INFERSCALE_OK) {
         const is_segment_desc *d = is_segment_info(s);
 
-        keep = name_of(w->e, nobody, d->fingerprint, d->tokens, d->n_tokens, own) == INFERSCALE_OK &&
-               memcmp(own, d->name, IS_HASH_BYTES) == 0;
+        keep = vllm_spool_lives(w->e, d->name) ||
+               (name_of(w->e, nobody, d->fingerprint, d->tokens, d->n_tokens, own) == INFERSCALE_OK &&
+                memcmp(own, d->name, IS_HASH_BYTES) == 0);
     }
     is_segment_unref(s);
     if (!is_dir && !keep && is_file_shred(is_fs_default(), path) == INFERSCALE_OK) w->n_gone++;
@@ -178,34 +180,35 @@ static void free_rows(const is_geometry *g, float **rows)
     is_free(rows);
 }
 
-static is_status make(vllm *e, const is_realm *realm, const uint8_t *name, const int32_t *tokens, uint32_t n, vllm_flags flags)
+/* how NULL: of a header. */
+static is_status make(vllm *e, const uint8_t *name, is_capture *c, vllm_rows_how *how)
 {
     const is_geometry *g = e->model->geometry;
-    is_segment_desc d = { .codec = e->model->codec, .n_tokens = n, .tokens = tokens, .geometry = g };
-    is_capture c = { .span = tokens, .n_span = n, .cancel = flags.cancel, .realm = realm };
+    is_segment_desc d = { .codec = e->model->codec, .n_tokens = c->n_span, .tokens = c->span, .geometry = g };
     is_segment *s = NULL;
     is_status st = INFERSCALE_OK;
 
-    c.rows = is_calloc(g->n_planes + 1, sizeof *c.rows);
-    for (uint32_t p = 0; c.rows && st == INFERSCALE_OK && p < g->n_planes; p++) {
-        c.rows[p] = is_malloc((size_t)n * is_plane_width(&g->planes[p]) * sizeof **c.rows);
-        if (!c.rows[p]) st = vllm_no_memory();
+    c->rows = is_calloc(g->n_planes + 1, sizeof *c->rows);
+    for (uint32_t p = 0; c->rows && st == INFERSCALE_OK && p < g->n_planes; p++) {
+        c->rows[p] = is_malloc((size_t)c->n_span * is_plane_width(&g->planes[p]) * sizeof **c->rows);
+        if (!c->rows[p]) st = vllm_no_memory();
     }
-    if (!c.rows) st = vllm_no_memory();
+    if (!c->rows) st = vllm_no_memory();
     memcpy(d.name, name, IS_HASH_BYTES);
     memcpy(d.fingerprint, e->model->fingerprint, IS_HASH_BYTES);
-    if (st == INFERSCALE_OK) st = vllm_capture(e, &c, 1);
-    if (st == INFERSCALE_OK) st = is_segment_new(&d, (const float *const *)c.rows, &s);
+    if (st == INFERSCALE_OK) st = how ? vllm_capture_of_run(e, c, how) : vllm_capture(e, c, 1);
+    if (st == INFERSCALE_OK) st = is_segment_new(&d, (const float *const *)c->rows, &s);
     if (st == INFERSCALE_OK) st = is_vault_put(e->heads->vault, s);
     is_segment_unref(s);
-    free_rows(g, c.rows);
-    if (st == INFERSCALE_OK) VLLM_COUNT(e, heads_made, 1);
+    free_rows(g, c->rows);
+    c->rows = NULL;
     return st;
 }
 
 is_status vllm_heads_get(vllm *e, const is_realm *realm, const int32_t *tokens, uint32_t n, bool soon, vllm_flags flags, vllm_part *out)
 {
     const uint8_t *tag = realm ? realm->tag : nobody;
+    is_capture c = { .span = tokens, .n_span = n, .cancel = flags.cancel, .realm = realm };
     vllm_heads *h = e->heads;
     is_status st;
 
@@ -214,7 +217,8 @@ is_status vllm_heads_get(vllm *e, const is_realm *realm, const int32_t *tokens, 
     switch (decide(h, out->name, tag, is_vault_has(h->vault, out->name), soon)) {
     case HEAD_THERE: break;
     case HEAD_MAKING:
-        st = make(e, realm, out->name, tokens, n, flags);
+        st = make(e, out->name, &c, NULL);
+        if (st == INFERSCALE_OK) VLLM_COUNT(e, heads_made, 1);
         if (made(h, out->name, st == INFERSCALE_OK)) break;
         is_vault_remove(h->vault, out->name);
         return st == INFERSCALE_OK ? is_fail(INFERSCALE_E_NOTFOUND, "its epoch is over") : st;
@@ -222,6 +226,36 @@ is_status vllm_heads_get(vllm *e, const is_realm *realm, const int32_t *tokens, 
     }
     VLLM_COUNT(e, heads_used, 1);
     return INFERSCALE_OK;
+}
+
+is_status vllm_heads_own(vllm *e, is_capture *c, vllm_rows_how *how, uint8_t name[IS_HASH_BYTES])
+{
+    uint8_t tag[IS_HASH_BYTES];
+    vllm_heads *h = e->heads;
+    is_status st;
+
+    is_random(tag, sizeof tag); /* never nobody's: those stay */
+    if (c->realm) memcpy(tag, c->realm->tag, sizeof tag);
+    vllm_spool_name(e, name);
+    if (decide(h, name, tag, false, true) != HEAD_MAKING) return is_fail(INFERSCALE_E_BUSY, "too many captures are under way; try again");
+    st = make(e, name, c, how);
+    if (made(h, name, st == INFERSCALE_OK)) return st;
+    is_vault_remove(h->vault, name);
+    return st == INFERSCALE_OK ? is_fail(INFERSCALE_E_STALE, "its epoch is over; ask again") : st;
+}
+
+void vllm_heads_disown(vllm *e, const uint8_t name[IS_HASH_BYTES])
+{
+    vllm_heads *h = e->heads;
+
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t i = 0; i < h->n; i++)
+        if (memcmp(h->table[i].name, name, IS_HASH_BYTES) == 0) {
+            h->table[i].state = HEAD_NONE;
+            h->table[i].used = 0; /* its place is the next one to be given away */
+        }
+    pthread_mutex_unlock(&h->lock);
+    if (is_vault_remove(h->vault, name) != INFERSCALE_OK) is_log(IS_LOG_WARN, "rows of a turn that is over stay for now: %s", is_error());
 }
 
 void vllm_heads_forget(vllm_heads *h, const uint8_t *tag)

@@ -7,6 +7,7 @@
  *   prompt     a run's tokens, its stored parts, salt    request    the JSON of a completion
  *   run        begin, more, token, sample                run_stats  what was injected after all, and why not
  *   capture    rows of spans                             spool      the files that they come in
+ *   tail       what stands between a later turn's new facts and what the server has of the run
  *   revoke     a tag's lower epochs are given up         tickets    what the connector trusts
  *   open       the store's folder, the first word        report     what is known of it
  *
@@ -70,7 +71,7 @@ typedef struct vllm_upstream {
 typedef struct vllm_counters {
     uint64_t completions, tokens_out, retries, continued, captures, captured_tokens, spool_shredded, heads_made, heads_used,
         tokenised, token_cache_hits, split_texts, refused_texts, status_asked, injected_tokens, planned_tokens, fell_short,
-        attempts_raised, cold_starts, revocations, chat_fallbacks, foreign_servers;
+        attempts_raised, cold_starts, revocations, chat_fallbacks, foreign_servers, tails_made, tails_failed;
 } vllm_counters;
 
 typedef struct vllm_attempt { uint8_t key[IS_HASH_BYTES]; uint32_t attempt; uint64_t used; } vllm_attempt;
@@ -144,6 +145,7 @@ typedef struct vllm_ask_for {
     uint32_t n_prompt;
     const vllm_part *parts;
     uint32_t n_parts, capture_begin, capture_n;
+    bool salted;                    /* salt is the one to use; else a capture gets a random one */
 } vllm_ask_for;
 
 /* The signed ticket as text; is_free. */
@@ -178,6 +180,15 @@ is_status vllm_ids_read(const vllm *e, const json_t *answer, int32_t **out, uint
 is_status vllm_chat_find(vllm *e);
 void vllm_chat_free(is_chat_format *f);
 
+/* How rows that belong to a run are captured: under its salt, on the server that has its blocks, behind these stored parts. */
+typedef struct vllm_rows_how {
+    const uint8_t *salt;
+    const vllm_part *parts;
+    uint32_t n_parts;
+    bool has_up;                    /* on `up` and on no other; else up is where it was done */
+    uint32_t up;
+} vllm_rows_how;
+
 /* ---- Heads ------------------------------------------------------------------------------------------------------------------ */
 
 is_status vllm_heads_open(vllm *e, vllm_heads **out);
@@ -185,18 +196,26 @@ void vllm_heads_close(vllm_heads *h);
 /* The stored rows of these first tokens of a prompt. What is not there is captured now; unless `soon`, only when it is asked for the
  * second time. E_NOTFOUND: not there, or another thread is at it. realm NULL = nobody's: they hold no client's words. */
 is_status vllm_heads_get(vllm *e, const is_realm *realm, const int32_t *tokens, uint32_t n, bool soon, vllm_flags flags, vllm_part *out);
+/* Rows that depend on what stood before them in one run: captured as `how` says, under a name of their own that nobody else can know, so that
+ * they are never taken for a header's. They go with disown, with their epoch, with this process; a dead one's at the next open. */
+is_status vllm_heads_own(vllm *e, is_capture *c, vllm_rows_how *how, uint8_t name[IS_HASH_BYTES]);
+void vllm_heads_disown(vllm *e, const uint8_t name[IS_HASH_BYTES]);
 /* Rows of this tag that were made under a lower epoch are overwritten and removed. */
 void vllm_heads_forget(vllm_heads *h, const uint8_t *tag);
 
 /* ---- Capture ---------------------------------------------------------------------------------------------------------------- */
 
 is_status vllm_capture(void *impl, is_capture *c, size_t n);
+is_status vllm_capture_of_run(vllm *e, is_capture *c, vllm_rows_how *how);
 
 /* The spool (spool.c): files of captures on their way, each overwritten when it was read. An id begins with its process's mark, so that
  * what a dead process left is known. */
 is_status vllm_spool_open(vllm *e);
 void vllm_spool_close(vllm *e);
 void vllm_spool_id(vllm *e, uint8_t id[16]);
+/* The same for names: they begin with the process's mark. Does the process of such a name live? */
+void vllm_spool_name(vllm *e, uint8_t name[IS_HASH_BYTES]);
+bool vllm_spool_lives(vllm *e, const uint8_t name[IS_HASH_BYTES]);
 /* The rows of a capture from all its files: rows[plane] = [n_span][n_heads][head_dim]. The files are gone afterwards in any case. */
 is_status vllm_spool_take(vllm *e, const uint8_t id[16], const int32_t *span, uint32_t n_span, float **rows);
 /* A capture that failed: what it wrote, or may still write, is overwritten and removed. */

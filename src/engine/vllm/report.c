@@ -111,6 +111,7 @@ size_t vllm_upstreams(void *impl, is_upstream *out, size_t most)
     pthread_mutex_unlock(&e->lock);
     if (most && e->n_up) {
         add_reason(&out[0], "header", __atomic_load_n(&e->n.cold_starts, __ATOMIC_RELAXED));
+        add_reason(&out[0], "tail", __atomic_load_n(&e->n.tails_failed, __ATOMIC_RELAXED));
         add_reason(&out[0], "chat_format", __atomic_load_n(&e->n.chat_fallbacks, __ATOMIC_RELAXED));
         add_reason(&out[0], "special_text", __atomic_load_n(&e->n.refused_texts, __ATOMIC_RELAXED));
         add_reason(&out[0], "foreign_server", __atomic_load_n(&e->n.foreign_servers, __ATOMIC_RELAXED));

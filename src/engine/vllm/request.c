@@ -120,16 +120,21 @@ static is_status add_choosing(const is_run *r, json_t *body)
 
 static is_status add_ticket(is_run *r, json_t *body)
 {
-    vllm_ask_for a = { .op = INFERSCALE_TICKET_INJECT, .prompt = r->tokens, .n_prompt = r->n, .parts = r->parts, .n_parts = r->n_parts };
+    vllm_ask_for a = { .op = INFERSCALE_TICKET_INJECT, .prompt = r->tokens, .n_prompt = r->n };
     char *ticket, hex[IS_HASH_HEX];
+    vllm_part *parts;
+    is_status st;
     bool ok;
 
     if (r->owned) a.realm = r->realm;
     memcpy(a.salt, r->salt, sizeof a.salt);
     is_random(r->id, sizeof r->id);
     memcpy(a.id, r->id, sizeof a.id);
-    while (a.n_parts && a.parts[a.n_parts - 1].pos + a.parts[a.n_parts - 1].n_tokens >= r->n) a.n_parts--; /* one token is computed */
-    IS_TRY(vllm_ticket_make(r->e, &a, &ticket));
+    IS_TRY(vllm_tail_parts(r, r->n - 1, &parts, &a.n_parts)); /* one token is computed */
+    a.parts = parts;
+    st = vllm_ticket_make(r->e, &a, &ticket);
+    is_free(parts);
+    if (st != INFERSCALE_OK) return st;
     is_hex(r->salt, sizeof r->salt, hex);
     ok = json_object_set_new(body, "kv_transfer_params", json_pack("{s:s}", "inferscale", ticket)) == 0;
     ok = ok && json_object_set_new(body, "cache_salt", json_string(hex)) == 0; /* were the connector taken out of the server */

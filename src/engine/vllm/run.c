@@ -294,6 +294,7 @@ static void take_opts(is_run *r, const is_run_opts *o)
 static is_status go(is_run *r)
 {
     IS_TRY(vllm_prompt_salt(r));
+    IS_TRY(vllm_tail_bridge(r));
     vllm_stats_plan(r);
     r->fed_from = r->n;
     r->settled = r->began = r->has_cached = false;
@@ -341,6 +342,7 @@ is_status vllm_more(void *impl, is_run *r, const is_plan *more, const is_run_opt
         st = go(r);
     }
     if (st == INFERSCALE_OK) return st;
+    vllm_tail_drop(r);
     r->n = n;
     r->n_parts = n_parts;
     r->fed_from = fed_from;
@@ -355,6 +357,7 @@ void vllm_rest(void *impl, is_run *r)
     read_out(r);
     hang_up(r, r->stream.finish ? VLLM_WORKED : VLLM_NEITHER);
     vllm_stats_settle(r);
+    vllm_tail_drop(r);
     drop_next(r);
     r->flags = (vllm_flags){ NULL, NULL }; /* the caller's, and gone soon */
 }
@@ -364,6 +367,7 @@ void vllm_finish_run(void *impl, is_run *r)
     (void)impl;
     if (!r) return;
     reset(r);
+    vllm_tail_drop(r);
     vllm_sampling_free(r);
     is_free(r->tokens);
     is_free(r->parts);

@@ -22,6 +22,9 @@ struct is_run {
     uint8_t salt[IS_HASH_BYTES], key[IS_HASH_BYTES]; /* key: the salt of attempt 0 */
     uint32_t attempt;
 
+    vllm_part tail;                 /* rows of this turn alone: from what the server has up to the new facts. n_tokens 0 = none (tail.c) */
+    uint32_t n_ahead_computed;      /* tokens that its captures computed */
+
     /* Choosing (request.c) */
     is_sampling how;                /* its pointers are ours */
     uint32_t n_predict, n_ahead, fed_from; /* fed_from: where the answer begins */
@@ -56,6 +59,15 @@ is_status vllm_sampling_take(is_run *r, const is_run_opts *opts);
 void vllm_sampling_free(is_run *r);
 /* The JSON of the request for the next tokens; E_UNSUPPORTED where it cannot be what the whole answer's would have been. */
 is_status vllm_request_make(is_run *r, char **body);
+
+/* Stored parts of this plan that stand behind computed tokens are brought within reach: what stands before them is computed and captured, under
+ * the run's salt. What does not succeed is computed, and it is said why. E_CANCELLED, E_NOMEM, E_STALE: those ends. */
+is_status vllm_tail_bridge(is_run *r);
+void vllm_tail_drop(is_run *r);
+/* The stored parts within the first n tokens, the tail among them (is_free). */
+is_status vllm_tail_parts(const is_run *r, uint32_t n, vllm_part **out, uint32_t *n_out);
+/* How far stored rows reach without a gap from `at` on. */
+uint32_t vllm_tail_reach(const is_run *r, uint32_t at);
 
 /* Before a begin or more: what is planned of it. After: what came. */
 void vllm_stats_plan(is_run *r);

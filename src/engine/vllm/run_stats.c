@@ -58,17 +58,34 @@ void vllm_attempt_raise(vllm *e, const uint8_t key[IS_HASH_BYTES])
 
 /* ---- Planned ------------------------------------------------------------------------------------------------------------------------------ */
 
-/* How far stored parts reach without a gap from `at` on. */
+/* The same, as far as stored rows are taken: one token is computed in any case. */
 static uint32_t reach(const is_run *r, uint32_t at)
 {
-    for (uint32_t i = 0; i < r->n_parts; i++)
-        if (r->parts[i].pos <= at && at < r->parts[i].pos + r->parts[i].n_tokens) at = r->parts[i].pos + r->parts[i].n_tokens;
+    at = vllm_tail_reach(r, at);
     return at < r->n ? at : r->n - 1;
 }
 
-static uint32_t head_tokens(const is_run *r)
+static uint32_t overlap(const vllm_part *p, uint32_t from, uint32_t to)
 {
-    return r->n_parts && r->parts[0].head ? r->parts[0].n_tokens : 0;
+    uint32_t begin = p->pos > from ? p->pos : from, end = p->pos + p->n_tokens < to ? p->pos + p->n_tokens : to;
+
+    return begin < end ? end - begin : 0;
+}
+
+/* Tokens of [from, to) whose stored rows are no memory: of the header, of the tail. */
+static uint32_t heads_within(const is_run *r, uint32_t from, uint32_t to)
+{
+    return (r->n_parts && r->parts[0].head ? overlap(&r->parts[0], from, to) : 0) + overlap(&r->tail, from, to);
+}
+
+/* Splits the prompt: n_ready tokens were not computed by its request, and some of these just before it, by the tail's captures. */
+static void split(is_run *r, uint32_t n_prompt, uint32_t n_ready, uint32_t n_injected)
+{
+    uint32_t before = n_ready - n_injected < r->n_ahead_computed ? n_ready - n_injected : r->n_ahead_computed;
+
+    r->stats.tokens_injected = n_injected;
+    r->stats.tokens_resident = n_ready - n_injected - before;
+    r->stats.tokens_computed = n_prompt - n_ready + before;
 }
 
 /* The end of the last stored part of this plan; 0 = none. */
@@ -82,11 +99,9 @@ void vllm_stats_plan(is_run *r)
     const uint32_t block = r->e->model->block_size;
     uint32_t local = r->n_before ? (r->n_before - 1) / block * block : 0;
 
+    if (r->tail.n_tokens) local = (r->tail.pos + r->tail.n_tokens) / block * block; /* its capture left them there */
     r->n_planned = reach(r, local);
-    r->stats.tokens_resident = r->n_before ? local : head_tokens(r);
-    if (r->stats.tokens_resident > r->n_planned) r->stats.tokens_resident = r->n_planned;
-    r->stats.tokens_injected = r->n_planned - r->stats.tokens_resident;
-    r->stats.tokens_computed = r->n - r->n_planned;
+    split(r, r->n, r->n_planned, r->n_planned - local - heads_within(r, local, r->n_planned));
     VLLM_COUNT(r->e, planned_tokens, r->stats.tokens_injected);
     if (stored_end(r) <= r->n_planned || r->stats.why[0]) return;
     snprintf(r->stats.why, sizeof r->stats.why, "stored rows stand behind computed ones at token %u; vLLM takes them only right behind what it has",
@@ -100,9 +115,7 @@ static void set(is_run *r, uint32_t n_ready, uint32_t n_injected)
 {
     if (n_ready >= r->at) n_ready = r->at - 1;
     if (n_injected > n_ready) n_injected = n_ready;
-    r->stats.tokens_injected = n_injected;
-    r->stats.tokens_resident = n_ready - n_injected;
-    r->stats.tokens_computed = r->at - n_ready;
+    split(r, r->at, n_ready, n_injected);
     VLLM_COUNT(r->e, injected_tokens, n_injected);
     vllm_upstream_injected(r->e, r->up, n_injected, r->stats.reason);
 }
@@ -163,7 +176,7 @@ static void by_status(is_run *r, uint32_t n_ready, bool known)
     if (ask_status(r, &said) != INFERSCALE_OK) {
         is_log(IS_LOG_WARN, "what was injected is not known: %s", is_error());
         if (known) fell_short(r, n_ready);
-        if (known) set(r, n_ready, n_ready > head_tokens(r) ? n_ready - head_tokens(r) : 0);
+        if (known) set(r, n_ready, n_ready - heads_within(r, 0, n_ready));
         return;
     }
     injected = get_count(said, "injected");
@@ -174,7 +187,7 @@ static void by_status(is_run *r, uint32_t n_ready, bool known)
         get_text(said, "reason", r->stats.reason, sizeof r->stats.reason);
         fell_short(r, n_ready);
     }
-    head = head_tokens(r) > local ? head_tokens(r) - local : 0;
+    head = heads_within(r, local, local + injected);
     set(r, n_ready, injected > head ? injected - head : 0);
     json_decref(said);
 }

@@ -184,6 +184,20 @@ void vllm_spool_id(vllm *e, uint8_t id[16])
     memcpy(id, e->spool->mark, MARK);
 }
 
+void vllm_spool_name(vllm *e, uint8_t name[IS_HASH_BYTES])
+{
+    is_random(name, IS_HASH_BYTES);
+    memcpy(name, e->spool->mark, MARK);
+}
+
+bool vllm_spool_lives(vllm *e, const uint8_t name[IS_HASH_BYTES])
+{
+    char hex[MARK_HEX + 1];
+
+    is_hex(name, MARK, hex);
+    return memcmp(name, e->spool->mark, MARK) == 0 || lives(e->spool->dir, hex);
+}
+
 /* ---- Reading ------------------------------------------------------------------------------------------------------------------ */
 
 /* The first KV head that a file of name IDHEX.P.H holds; -1 if it is called otherwise. */

@@ -59,7 +59,7 @@ is_status vllm_ticket_body(const vllm *e, vllm_ask_for *a, char **body)
     char *ticket;
 
     *body = NULL;
-    is_random(a->salt, sizeof a->salt);
+    if (!a->salted) is_random(a->salt, sizeof a->salt);
     if (a->op == INFERSCALE_TICKET_DESCRIBE || a->op == INFERSCALE_TICKET_REVOKE) is_random(a->id, sizeof a->id);
     IS_TRY(vllm_ticket_make(e, a, &ticket));
     is_buf_str(&b, "{\"prompt\":[");
