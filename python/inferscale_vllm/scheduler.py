@@ -200,7 +200,8 @@ class SchedulerSide:
                         pass
             except LibraryError as e:
                 result = REASONS.get(e.status, "failed"), str(e)
-                self._remember(part.name, identity_of(part.path(self.settings.home)), *result)
+                if result[0] != "tokens":  # which is this prompt's fault, and says nothing about the file
+                    self._remember(part.name, identity_of(part.path(self.settings.home)), *result)
         if result[0]:
             self.stats.failed(result[0])
         state.checked[(part.name, part.pos)] = result
