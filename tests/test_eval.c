@@ -329,6 +329,111 @@ static void test_fidelity_failures(void **state)
     }
 }
 
+/* ---- Behind a client's system text --------------------------------------------------------------------------------------- */
+
+static const fidelity_row *client_row(const fidelity_row *rows, size_t n, const char *arm, const char *policy, uint32_t repair)
+{
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].client && strcmp(rows[i].arm, arm) == 0 && (!policy || strcmp(rows[i].policy, policy) == 0) && rows[i].repair == repair)
+            return &rows[i];
+    fail_msg("no row %s %s %u behind the client's system text", arm, policy ? policy : "", repair);
+    return NULL;
+}
+
+/* One fact behind the header that it was encoded behind is the text twin itself; behind another it is not. So an arm with the other's
+ * rows, or one measured against the other's twin, would show. */
+static void test_rows_of_the_clients_header_match_and_ours_do_not(void **state)
+{
+    fidelity_options o = small_study(1);
+    lab *l = open_lab("mock");
+    fidelity_row rows[FIDELITY_ARMS];
+    fidelity *f = NULL;
+    size_t n;
+
+    KIT_OK(fidelity_variant_parse("F1:facts:2", &o.policies[o.n_policies++]));
+    o.client_system = "You are a parrot. Speak like one.";
+    KIT_OK(fidelity_run(l, &o, &f));
+    KIT_OK(fidelity_rows(f, 1, rows, &n));
+    assert_true(client_row(rows, n, "matching", "header", 0)->kl_mean == 0 && client_row(rows, n, "matching", "header", 0)->top1 == 1);
+    assert_true(client_row(rows, n, "generic", "header", 0)->kl_mean > 0);
+    assert_true(client_row(rows, n, "matching", "facts:2", 0)->kl_mean > 0);
+    /* The first fact's rows behind the bare header are exact behind their own alone, and behind another they are not taken. */
+    assert_true(row_of(rows, n, "B", "F1:facts:2", 0)->kl_mean == 0 && client_row(rows, n, "matching", "F1:facts:2", 0)->kl_mean == 0);
+    assert_true(client_row(rows, n, "generic", "F1:facts:2", 0)->kl_mean == client_row(rows, n, "generic", "facts:2", 0)->kl_mean);
+    /* With the fact computed there is nothing left of either header's rows. */
+    assert_true(client_row(rows, n, "generic", "header", 1)->kl_mean == 0 && client_row(rows, n, "matching", "header", 1)->kl_mean == 0);
+    assert_true(client_row(rows, n, "N", NULL, 0)->kl_mean == 0 && client_row(rows, n, "C", NULL, 0)->kl_mean > 0);
+    assert_true(row_of(rows, n, "B", "header", 0)->kl_mean == 0); /* ours is what it is without a client */
+    fidelity_free(f);
+    lab_close(l);
+}
+
+/* Many facts, and a policy whose first fact has rows behind the bare header: all arms hold the same tokens (else the run fails), the
+ * yardstick is that of the client's own prompt, and the arms of ours are as without a client. */
+static void test_a_client_has_arms_of_its_own(void **state)
+{
+    fidelity_options o = small_study(4);
+    fidelity_row rows[FIDELITY_ARMS], alone[FIDELITY_ARMS];
+    fidelity *f = NULL, *f_alone = NULL;
+    lab *l = open_lab("mock");
+    size_t n, n_alone, of_client = 0;
+
+    KIT_OK(fidelity_variant_parse("page:4/2", &o.policies[1]));
+    o.n_repairs = 1;
+    KIT_OK(fidelity_run(l, &o, &f_alone));
+    KIT_OK(fidelity_rows(f_alone, 1, alone, &n_alone));
+    lab_close(l);
+    l = open_lab("mock");
+    o.client_system = "You are a parrot. Speak like one.";
+    KIT_OK(fidelity_run(l, &o, &f));
+    KIT_OK(fidelity_rows(f, 1, rows, &n));
+    assert_int_equal(n, n_alone + 8); /* 2 policies generic and matching, C, N, S, S_free */
+    for (size_t i = 0; i < n; i++) of_client += rows[i].client;
+    assert_int_equal(of_client, 8);
+    for (size_t i = 0; i < n_alone; i++) {
+        assert_string_equal(rows[i].arm, alone[i].arm);
+        assert_true(!rows[i].client && rows[i].n == alone[i].n);
+        /* Which facts share a page is drawn with the partition's key, which is another in each store. */
+        if (alone[i].policy == NULL || strcmp(alone[i].policy, "header") == 0) assert_true(rows[i].kl_mean == alone[i].kl_mean);
+    }
+    const fidelity_row *order = client_row(rows, n, "S_free", NULL, 0), *generic = client_row(rows, n, "generic", "page:4/2", 0);
+    const fidelity_row *matching = client_row(rows, n, "matching", "page:4/2", 0);
+    NEAR(order->ratio_free, 1, 1e-12);
+    assert_true(order->kl_mean > 0 && order->kl_mean != row_of(rows, n, "S_free", NULL, 0)->kl_mean);
+    NEAR(generic->ratio_free, generic->kl_mean / order->kl_mean, 1e-12);
+    NEAR(matching->ratio_free, matching->kl_mean / order->kl_mean, 1e-12);
+    assert_true(generic->kl_mean > 0 && matching->kl_mean > 0 && generic->kl_mean != matching->kl_mean);
+    assert_true(generic->cost >= 1 && matching->cost >= 1);
+    fidelity_free(f);
+    fidelity_free(f_alone);
+    lab_close(l);
+}
+
+/* A client whose system text is ours is no other client: the same rows, the same twin. */
+static void test_our_own_text_from_a_client(void **state)
+{
+    fidelity_options o = small_study(3);
+    lab *l = open_lab("mock");
+    fidelity_row rows[FIDELITY_ARMS];
+    fidelity *f = NULL;
+    size_t n;
+
+    o.client_system = "You are a helpful assistant.";
+    KIT_OK(fidelity_run(l, &o, &f));
+    KIT_OK(fidelity_rows(f, 1, rows, &n));
+    for (size_t p = 0; p < o.n_policies; p++) {
+        const fidelity_row *own = row_of(rows, n, "B", o.policies[p].name, 0);
+
+        assert_true(own->kl_mean > 0);
+        assert_true(client_row(rows, n, "generic", o.policies[p].name, 0)->kl_mean == own->kl_mean);
+        assert_true(client_row(rows, n, "matching", o.policies[p].name, 0)->kl_mean == own->kl_mean);
+    }
+    fidelity_free(f);
+    o.client_system = "\xff";
+    KIT_FAILS(INFERSCALE_E_INVALID, fidelity_run(l, &o, &f));
+    lab_close(l);
+}
+
 /* ---- Rows ---------------------------------------------------------------------------------------------------------------- */
 
 enum { Q = 100 };
@@ -481,6 +586,9 @@ int main(void)
         cmocka_unit_test(test_questions_are_of_categories_1_to_4),
         cmocka_unit_test(test_cancelling_keeps_whole_questions),
         cmocka_unit_test(test_fidelity_failures),
+        cmocka_unit_test(test_rows_of_the_clients_header_match_and_ours_do_not),
+        cmocka_unit_test(test_a_client_has_arms_of_its_own),
+        cmocka_unit_test(test_our_own_text_from_a_client),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_rows_are_void_near_the_floor),
         cmocka_unit_test(test_synth),

@@ -21,6 +21,8 @@ static const cli_option options[] = {
     { "--method", "METHOD", "retrieval, shared by all arms: lexical (default), fused or dense" },
     { "--orders", "N", "permutations of each reordering yardstick (default: 3)" },
     { "--floor-batch", "N", "decode size of the numerical floor's arm (default: 64)" },
+    { "--generic", NULL, "also behind a client's system text: rows of our header (generic) and of its own (matching)" },
+    { "--client-system", "TEXT", "the client's system text (implies --generic; default: two neutral sentences)" },
     { "--gold", NULL, "also measure the gold facts alone (arm D)" },
     { "--no-nll", NULL, "leave out the gold answer's likelihood (a third faster)" },
     { "--seed", "N", "of questions, orders and resampling (default: 1)" },
@@ -29,6 +31,10 @@ static const cli_option options[] = {
     { "--embedder", "WHAT", "for --method fused or dense" },
     { NULL, NULL, NULL },
 };
+
+/* As long as those that clients send, and about nothing in particular. */
+static const char neutral_system[] = "You are a friendly assistant inside a mobile application. Answer the user's questions briefly and "
+                                     "accurately, and say so when you do not know something.";
 
 static const char details[] =
     "Retrieves K facts for each question and runs the same tokens in several ways: A, all computed together as text, which is\n"
@@ -41,6 +47,10 @@ static const char details[] =
     "reordering is a change nobody would call an error: below 1, injecting moves the answer less than that. Ratios are void\n"
     "unless the yardstick is 5 times the floor. Intervals are 95%, by paired bootstrap over questions, or conversations if\n"
     "there are several.\n"
+    "\n"
+    "--generic asks each prompt behind a client's system text as well. generic injects rows that were encoded behind our header, as\n"
+    "the server does then (`header: generic`); matching injects rows encoded behind the client's. Both, and C', N', S', S_free'\n"
+    "beside them, are measured against the text twin of that prompt.\n"
     "\n"
     "Ctrl-C ends it with the questions done so far.\n"
     "\n"
@@ -90,6 +100,7 @@ static int take_options(const cli_args *a, fidelity_options *o)
     o->floor_batch = (uint32_t)cli_int(a, "--floor-batch", 64, 1, 1 << 20);
     o->seed = (uint64_t)cli_int(a, "--seed", 1, 0, INT64_MAX);
     o->gold = cli_flag(a, "--gold");
+    o->client_system = cli_str(a, "--client-system", cli_flag(a, "--generic") ? neutral_system : NULL);
     o->no_nll = cli_flag(a, "--no-nll");
     o->n_repairs = cli_int_list(a, "--repair", "0", repairs, FIDELITY_REPAIRS);
     for (size_t i = 0; i < o->n_repairs; i++) {
@@ -161,6 +172,7 @@ static json_t *row_json(const fidelity_row *r, const fidelity_options *o)
     json_t *j = json_object();
 
     json_object_set_new(j, "arm", json_string(r->arm));
+    json_object_set_new(j, "system", json_string(r->client ? "client" : "own"));
     json_object_set_new(j, "policy", r->policy ? json_string(r->policy) : json_null());
     json_object_set_new(j, "repair", json_integer(r->repair));
     json_object_set_new(j, "k", json_integer(o->k));
@@ -193,6 +205,7 @@ static int print_json(const inferscale_model_info *info, const fidelity_options 
     for (size_t i = 0; i < o->n_conversations; i++) json_array_append_new(ids, cli_json_text(o->conversations[i]->id));
     json_object_set_new(report, "conversations", ids);
     json_object_set_new(report, "retrieval", json_string(method));
+    if (o->client_system) json_object_set_new(report, "client_system", cli_json_text(o->client_system));
     json_object_set_new(report, "answer_tokens", json_integer(o->n_tokens));
     json_object_set_new(report, "orders", json_integer(o->n_orders));
     json_object_set_new(report, "floor_batch", json_integer(o->floor_batch));
@@ -221,17 +234,18 @@ static void print_table(const inferscale_model_info *info, const fidelity_option
     printf("%s %s: %zu questions%s, %u facts each (%.0f tokens of a prompt of %.0f), %u answer tokens\n\n", cli_model_shown(info, shown),
            info->weights, f->n_questions, f->cancelled ? " (stopped early)" : "", o->k, f->fact_tokens, f->prompt_tokens,
            o->n_tokens);
-    printf("%-6s %-14s %3s  %-23s %7s %7s %6s  %-19s %-19s %8s\n", "arm", "policy", "rep", "mean KL [95%]", "median", "p90",
+    printf("%-8s %-14s %3s  %-23s %7s %7s %6s  %-19s %-19s %8s\n", "arm", "policy", "rep", "mean KL [95%]", "median", "p90",
            "top-1", "x S_free [95%]", "x S [95%]", "gold NLL");
     for (size_t i = 0; i < n_rows; i++) {
         const fidelity_row *r = &rows[i];
-        char kl[64], free_[64], last[64], nll[32] = "-";
+        char kl[64], free_[64], last[64], nll[32] = "-", arm[16];
 
+        snprintf(arm, sizeof arm, "%s%s", r->arm, r->client && !r->policy ? "'" : "");
         with_interval(kl, sizeof kl, 4, r->kl_mean, r->kl);
         with_interval(free_, sizeof free_, 2, r->ratio_free, r->ratio_free_i);
         with_interval(last, sizeof last, 2, r->ratio_last, r->ratio_last_i);
         if (!isnan(r->nll_delta)) snprintf(nll, sizeof nll, "%+.3f", r->nll_delta);
-        printf("%-6s %-14s %3.0u  %-23s %7.4f %7.4f %5.1f%%  %-19s %-19s %8s\n", r->arm, r->policy ? r->policy : "",
+        printf("%-8s %-14s %3.0u  %-23s %7.4f %7.4f %5.1f%%  %-19s %-19s %8s\n", arm, r->policy ? r->policy : "",
                r->repair, kl, r->kl_median, r->kl_p90, 100 * r->top1, free_, last, nll);
     }
     printf("\nx S_free: mean KL over that of the same facts reordered (the order ratio); void (-) where the yardstick is\n"

@@ -9,8 +9,6 @@
 #include "eval/study.h"
 #include "eval/trace.h"
 
-enum { ANSWER_MAX = 32 };
-
 static bool stopped(const study *s)
 {
     return s->o->cancel && *s->o->cancel;
@@ -114,7 +112,8 @@ static void drop_facts(study *s)
 {
     for (size_t i = 0; i < s->n_facts; i++) {
         lab_facts_free(&s->facts[i].fact, 1);
-        for (size_t p = 0; p < KINDS; p++) is_segment_unref(s->facts[i].segments[p]);
+        for (int w = OWN; w < SYSTEMS; w++)
+            for (size_t p = 0; p < KINDS; p++) is_segment_unref(s->facts[i].segments[w][p]);
     }
     is_free(s->facts);
     s->facts = NULL;
@@ -158,98 +157,19 @@ static is_status gather(study *s)
     return INFERSCALE_OK;
 }
 
-/* ---- Plans --------------------------------------------------------------------------------------------------------------- */
-
-static is_status copy(const is_tokens *from, is_tokens *to)
-{
-    to->ids = is_malloc((from->n + 1) * sizeof *to->ids);
-    if (to->ids == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory while planning");
-    memcpy(to->ids, from->ids, from->n * sizeof *to->ids);
-    to->n = from->n;
-    return INFERSCALE_OK;
-}
-
-/* The order of all arms follows the first policy that gives header-only rows to some facts. */
-static bool may_begin(const study *s, int64_t fact_id)
-{
-    for (size_t p = 0; p < s->o->n_policies; p++)
-        if (s->o->policies[p].policy.header_one_in) return is_policy_takes_header(&s->o->policies[p].policy, fact_id);
-    return false;
-}
-
-/* Gives the plan's first stored fact its rows behind the bare header, if the policy made them. */
-static is_status exact_first(study *s, const fidelity_variant *policy, is_planned *planned)
-{
-    const is_plan *plan = is_planned_plan(planned);
-    const size_t at = is_planned_first(planned);
-
-    if (at == plan->n_parts) return INFERSCALE_OK;
-    if (!policy->first_exact && !is_policy_takes_header(&policy->policy, plan->parts[at].fact_id)) return INFERSCALE_OK;
-    for (size_t i = 0; i < s->n_facts; i++)
-        if (s->facts[i].fact.id == plan->parts[at].fact_id) return is_planned_replace(planned, at, s->facts[i].segments[s->header]);
-    return is_fail(INFERSCALE_E_INTERNAL, "a plan holds a fact that was not retrieved");
-}
-
-/* The question over its facts in the order given (NULL: as retrieved, best first); segments of a policy, or none. */
-static is_status plan_new(study *s, const asked *q, const uint32_t *order, int policy, uint32_t repair, bool memory,
-                          is_planned **out)
-{
-    const is_engine_info *info = is_engine_describe(s->engine);
-    const uint32_t answer = ANSWER_MAX + s->o->n_tokens;
-    const is_plan_opts opts = { .repair = repair, .with_memory = memory,
-                                .n_ctx_left = info->n_ctx > answer ? info->n_ctx - answer : 0 };
-    const size_t n = memory ? s->o->k : 0;
-    is_plan_fact *facts = is_calloc(n + 1, sizeof *facts);
-    is_tokens question = { 0 };
-    is_status st = facts ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while planning");
-
-    if (st == INFERSCALE_OK) st = is_profile_question(s->engine, q->qa->question, &question);
-
-    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
-        const needed *from = &s->facts[q->facts[order ? order[i] : i]];
-
-        facts[i].id = from->fact.id;
-        facts[i].version = from->fact.version;
-        facts[i].exact_first = !order && may_begin(s, from->fact.id); /* a reordering is free */
-        st = copy(&from->fact.tokens, &facts[i].tokens);
-        if (st == INFERSCALE_OK && policy != NO_POLICY) facts[i].segment = is_segment_ref(from->segments[s->of[policy]]);
-    }
-    if (st == INFERSCALE_OK) st = is_plan_new(s->l->is->profile, facts, n, &question, &opts, out);
-    else for (size_t i = 0; facts && i < n; i++) is_tokens_free(&facts[i].tokens), is_segment_unref(facts[i].segment);
-    if (st == INFERSCALE_OK && is_planned_dropped(*out) > 0) {
-        is_planned_free(*out);
-        *out = NULL;
-        st = is_fail(INFERSCALE_E_CONTEXT, "%u facts do not fit into a context of %u tokens; use a smaller --k or larger --ctx",
-                     s->o->k, info->n_ctx);
-    }
-    if (st == INFERSCALE_OK && policy != NO_POLICY) st = exact_first(s, &s->o->policies[policy], *out);
-    if (st != INFERSCALE_OK) {
-        is_planned_free(*out);
-        *out = NULL;
-    }
-    is_tokens_free(&question);
-    is_free(facts);
-    return st;
-}
-
-/* Arms are only comparable over the same tokens. */
-static is_status same_tokens(const is_plan *a, const is_plan *b)
-{
-    bool same = a->n_parts == b->n_parts && a->n_tokens == b->n_tokens;
-
-    for (uint32_t i = 0; same && i < a->n_parts; i++)
-        same = a->parts[i].n_tokens == b->parts[i].n_tokens &&
-               memcmp(a->parts[i].tokens, b->parts[i].tokens, a->parts[i].n_tokens * sizeof(int32_t)) == 0;
-    return same ? INFERSCALE_OK : is_fail(INFERSCALE_E_INTERNAL, "two arms of the evaluation saw different tokens");
-}
-
 /* ---- Arms ---------------------------------------------------------------------------------------------------------------- */
 
-static fidelity_arm *arm_of(fidelity *f, const char *name)
+static fidelity_arm *arm_of(fidelity *f, const char *name, whose system)
 {
     for (size_t i = 0; i < f->n_arms; i++)
-        if (strcmp(f->arms[i].name, name) == 0) return &f->arms[i];
+        if (f->arms[i].client == (system == CLIENT) && strcmp(f->arms[i].name, name) == 0) return &f->arms[i];
     return NULL;
+}
+
+static const char *injected_name(whose system, whose rows)
+{
+    if (system == OWN) return "B";
+    return rows == CLIENT ? "matching" : "generic";
 }
 
 /* One arm, one plan: the distance along A's answer, and the gold answer's likelihood if wanted. */
@@ -266,9 +186,9 @@ static is_status measure(study *s, fidelity_arm *arm, size_t at, const is_plan *
 }
 
 /* A yardstick: the mean over seeded permutations of all facts, or of all but the best. */
-static is_status reorder(study *s, const asked *q, size_t at, const char *name, bool keep_best)
+static is_status reorder(study *s, const asked *q, size_t at, whose system, bool keep_best)
 {
-    fidelity_arm *arm = arm_of(s->f, name);
+    fidelity_arm *arm = arm_of(s->f, keep_best ? "S" : "S_free", system);
     const is_run_opts opts = { 0 };
     uint32_t *order = is_malloc(s->o->k * sizeof *order);
     trace_distance sum = { 0 };
@@ -282,7 +202,7 @@ static is_status reorder(study *s, const asked *q, size_t at, const char *name, 
         order[0] = 0;
         rng_permutation(&r, order + keep_best, s->o->k - keep_best);
         for (uint32_t i = 1; keep_best && i < s->o->k; i++) order[i]++;
-        st = plan_new(s, q, order, NO_POLICY, 0, true, &planned);
+        st = study_plan(s, q, &(study_prompt){ .system = system, .policy = NO_POLICY, .memory = true, .order = order }, &planned);
         if (st == INFERSCALE_OK) st = trace_compare(s->trace, is_planned_plan(planned), &opts, &d);
         is_planned_free(planned);
         sum.kl += d.kl / s->o->n_orders;
@@ -295,42 +215,46 @@ static is_status reorder(study *s, const asked *q, size_t at, const char *name, 
 }
 
 /* The reference, the floor beside it, and no memory. */
-static is_status run_text(study *s, const asked *q, size_t at, const is_tokens *gold, is_planned **reference)
+static is_status run_text(study *s, const asked *q, size_t at, const is_tokens *gold, whose system, is_planned **reference)
 {
     const is_run_opts opts = { 0 }, other = { .batch = s->o->floor_batch, .no_prefix_cache = true };
-    fidelity_arm *a = arm_of(s->f, "A");
+    fidelity_arm *a = arm_of(s->f, "A", system);
+    study_prompt prompt = { .system = system, .policy = NO_POLICY, .memory = true };
     is_planned *none = NULL;
     const is_plan *plan;
     is_status st;
 
-    IS_TRY(plan_new(s, q, NULL, NO_POLICY, 0, true, reference));
+    IS_TRY(study_plan(s, q, &prompt, reference));
     plan = is_planned_plan(*reference);
-    for (uint32_t i = 0; i < plan->n_parts; i++)
+    for (uint32_t i = 0; system == OWN && i < plan->n_parts; i++)
         if (plan->parts[i].role == IS_ROLE_FACT) s->f->fact_tokens += plan->parts[i].n_tokens;
-    s->f->prompt_tokens += plan->n_tokens;
+    if (system == OWN) s->f->prompt_tokens += plan->n_tokens;
     IS_TRY(trace_record(s->trace, plan, &opts));
     a->kl[at] = a->kl_first[at] = 0;
     a->top1[at] = 1;
     if (!s->o->no_nll) IS_TRY(trace_nll(s->trace, plan, &opts, gold, &a->nll[at]));
-    IS_TRY(measure(s, arm_of(s->f, "N"), at, plan, &other, NULL));
-    IS_TRY(plan_new(s, q, NULL, NO_POLICY, 0, false, &none));
-    st = measure(s, arm_of(s->f, "C"), at, is_planned_plan(none), &opts, gold);
+    IS_TRY(measure(s, arm_of(s->f, "N", system), at, plan, &other, NULL));
+    prompt.memory = false;
+    IS_TRY(study_plan(s, q, &prompt, &none));
+    st = measure(s, arm_of(s->f, "C", system), at, is_planned_plan(none), &opts, gold);
     is_planned_free(none);
     return st;
 }
 
-static is_status run_injected(study *s, const asked *q, size_t at, const is_tokens *gold, const is_plan *reference)
+/* B, generic or matching: every policy with every number of repaired facts, over the tokens of the reference. */
+static is_status run_injected(study *s, const asked *q, size_t at, const is_tokens *gold, whose system, whose rows, const is_plan *reference)
 {
     const is_run_opts opts = { 0 };
-    size_t a = (size_t)(arm_of(s->f, "B") - s->f->arms);
+    fidelity_arm *arm = arm_of(s->f, injected_name(system, rows), system);
 
     for (size_t p = 0; p < s->o->n_policies; p++) {
-        for (size_t r = 0; r < s->o->n_repairs; r++, a++) {
+        for (size_t r = 0; r < s->o->n_repairs; r++, arm++) {
+            const study_prompt prompt = { .system = system, .rows = rows, .policy = (int)p, .repair = s->o->repairs[r], .memory = true };
             is_planned *planned = NULL;
-            is_status st = plan_new(s, q, NULL, (int)p, s->o->repairs[r], true, &planned);
+            is_status st = study_plan(s, q, &prompt, &planned);
 
-            if (st == INFERSCALE_OK) st = same_tokens(is_planned_plan(planned), reference);
-            if (st == INFERSCALE_OK) st = measure(s, &s->f->arms[a], at, is_planned_plan(planned), &opts, gold);
+            if (st == INFERSCALE_OK) st = study_same_tokens(is_planned_plan(planned), reference);
+            if (st == INFERSCALE_OK) st = measure(s, arm, at, is_planned_plan(planned), &opts, gold);
             is_planned_free(planned);
             if (st != INFERSCALE_OK) return st;
         }
@@ -357,7 +281,7 @@ static is_status run_gold(study *s, const asked *q, size_t at, const is_tokens *
     if (st == INFERSCALE_OK && n > 0) st = is_profile_question(s->engine, q->qa->question, &question);
     if (st == INFERSCALE_OK && n > 0) st = is_plan_new(s->l->is->profile, facts, n, &question, &plan_opts, &planned);
     else if (st != INFERSCALE_OK && found) lab_facts_free(found, n);
-    if (planned) st = measure(s, arm_of(s->f, "D"), at, is_planned_plan(planned), &opts, gold);
+    if (planned) st = measure(s, arm_of(s->f, "D", OWN), at, is_planned_plan(planned), &opts, gold);
     is_planned_free(planned);
     is_tokens_free(&question);
     is_free(found);
@@ -366,26 +290,36 @@ static is_status run_gold(study *s, const asked *q, size_t at, const is_tokens *
     return st;
 }
 
+/* All arms behind one system text. What is recorded of A there holds until the next. */
+static is_status run_behind(study *s, const asked *q, size_t at, const is_tokens *gold, whose system)
+{
+    is_planned *reference = NULL;
+    is_status st = run_text(s, q, at, gold, system, &reference);
+
+    for (int rows = OWN; rows <= (int)system && st == INFERSCALE_OK; rows++)
+        st = run_injected(s, q, at, gold, system, rows, is_planned_plan(reference));
+    if (st == INFERSCALE_OK && !stopped(s)) st = reorder(s, q, at, system, true);
+    if (st == INFERSCALE_OK && !stopped(s)) st = reorder(s, q, at, system, false);
+    is_planned_free(reference);
+    return st;
+}
+
 static is_status run_question(study *s, const asked *q)
 {
     const size_t at = s->f->n_questions;
-    is_planned *reference = NULL;
     is_tokens gold = { 0 };
     const char *answer = q->qa->answer;
     is_status st = is_engine_tokenize(s->engine, answer, strlen(answer), false, false, &gold.ids, &gold.n);
 
-    if (gold.n > ANSWER_MAX) gold.n = ANSWER_MAX;
+    if (gold.n > STUDY_ANSWER) gold.n = STUDY_ANSWER;
     for (size_t a = 0; a < s->f->n_arms; a++) {
         fidelity_arm *arm = &s->f->arms[a];
 
         arm->kl[at] = arm->kl_first[at] = arm->top1[at] = arm->nll[at] = NAN;
     }
-    if (st == INFERSCALE_OK) st = run_text(s, q, at, &gold, &reference);
-    if (st == INFERSCALE_OK) st = run_injected(s, q, at, &gold, is_planned_plan(reference));
-    if (st == INFERSCALE_OK && !stopped(s)) st = reorder(s, q, at, "S", true);
-    if (st == INFERSCALE_OK && !stopped(s)) st = reorder(s, q, at, "S_free", false);
+    if (st == INFERSCALE_OK) st = run_behind(s, q, at, &gold, OWN);
     if (st == INFERSCALE_OK && s->o->gold) st = run_gold(s, q, at, &gold);
-    is_planned_free(reference);
+    if (st == INFERSCALE_OK && !stopped(s) && s->profiles[CLIENT]) st = run_behind(s, q, at, &gold, CLIENT);
     is_tokens_free(&gold);
     if (st == INFERSCALE_OK && stopped(s)) st = is_fail(INFERSCALE_E_CANCELLED, "the evaluation was cancelled");
     if (st == INFERSCALE_OK) {
@@ -397,12 +331,13 @@ static is_status run_question(study *s, const asked *q)
 
 /* ---- The whole ----------------------------------------------------------------------------------------------------------- */
 
-static is_status add_arm(study *s, const char *name, const char *policy, uint32_t repair)
+static is_status add_arm(study *s, const char *name, whose system, const char *policy, uint32_t repair)
 {
     fidelity_arm *arm = &s->f->arms[s->f->n_arms];
     const size_t n = s->capacity + 1;
 
     snprintf(arm->name, sizeof arm->name, "%s", name);
+    arm->client = system == CLIENT;
     arm->policy = policy;
     arm->repair = repair;
     arm->kl = is_calloc(4 * n, sizeof *arm->kl);
@@ -414,16 +349,26 @@ static is_status add_arm(study *s, const char *name, const char *policy, uint32_
     return INFERSCALE_OK;
 }
 
+static is_status add_injected(study *s, whose system, whose rows)
+{
+    for (size_t p = 0; p < s->o->n_policies; p++)
+        for (size_t r = 0; r < s->o->n_repairs; r++)
+            IS_TRY(add_arm(s, injected_name(system, rows), system, s->o->policies[p].name, s->o->repairs[r]));
+    return INFERSCALE_OK;
+}
+
 static is_status make_arms(study *s)
 {
-    IS_TRY(add_arm(s, "A", NULL, 0));
-    for (size_t p = 0; p < s->o->n_policies; p++)
-        for (size_t r = 0; r < s->o->n_repairs; r++) IS_TRY(add_arm(s, "B", s->o->policies[p].name, s->o->repairs[r]));
-    IS_TRY(add_arm(s, "C", NULL, 0));
-    if (s->o->gold) IS_TRY(add_arm(s, "D", NULL, 0));
-    IS_TRY(add_arm(s, "N", NULL, 0));
-    IS_TRY(add_arm(s, "S", NULL, 0));
-    IS_TRY(add_arm(s, "S_free", NULL, 0));
+    for (int w = OWN; w < SYSTEMS; w++) {
+        if (s->profiles[w] == NULL) continue;
+        IS_TRY(add_arm(s, "A", w, NULL, 0));
+        for (int rows = OWN; rows <= w; rows++) IS_TRY(add_injected(s, w, rows));
+        IS_TRY(add_arm(s, "C", w, NULL, 0));
+        if (s->o->gold && w == OWN) IS_TRY(add_arm(s, "D", w, NULL, 0));
+        IS_TRY(add_arm(s, "N", w, NULL, 0));
+        IS_TRY(add_arm(s, "S", w, NULL, 0));
+        IS_TRY(add_arm(s, "S_free", w, NULL, 0));
+    }
     s->f->group = is_calloc(s->capacity + 1, sizeof *s->f->group);
     if (s->f->group == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu questions; take fewer", s->capacity);
     return INFERSCALE_OK;
@@ -432,17 +377,16 @@ static is_status make_arms(study *s)
 /* The running ratios, for whoever watches. */
 static void so_far(const study *s, char *text, size_t cap)
 {
-    const fidelity_arm *order = &s->f->arms[s->f->n_arms - 1];
-    double yard = stats_mean(order->kl, s->f->n_questions);
     size_t n = 0;
 
     text[0] = 0;
     for (size_t a = 1; a < s->f->n_arms && n < cap; a++) {
         const fidelity_arm *arm = &s->f->arms[a];
-        double ratio = stats_mean(arm->kl, s->f->n_questions) / yard;
+        double yard = stats_mean(arm_of(s->f, "S_free", arm->client ? CLIENT : OWN)->kl, s->f->n_questions);
 
         if (arm->policy && arm->repair == 0)
-            n += (size_t)snprintf(text + n, cap - n, "%s%s %.2f", n ? ", " : "", arm->policy, ratio);
+            n += (size_t)snprintf(text + n, cap - n, "%s%s%s%s %.2f", n ? ", " : "", arm->client ? arm->name : "",
+                                  arm->client ? " " : "", arm->policy, stats_mean(arm->kl, s->f->n_questions) / yard);
     }
 }
 
@@ -457,7 +401,7 @@ static is_status run_conversation(study *s, uint32_t index, size_t want)
     if (st == INFERSCALE_OK) st = lab_remember_locomo(s->l, s->conversation, s->fact_ids);
     if (st == INFERSCALE_OK) st = choose(s, index, want);
     if (st == INFERSCALE_OK) st = gather(s);
-    s->total = s->done + s->conversation->n_observations * s->n_kinds + s->n_questions;
+    s->total = s->done + s->conversation->n_observations * s->n_kinds * (s->profiles[CLIENT] ? 2 : 1) + s->n_questions;
     if (st == INFERSCALE_OK) st = study_encode(s);
     for (size_t i = 0; i < s->n_questions && st == INFERSCALE_OK; i++) {
         st = run_question(s, &s->questions[i]);
@@ -478,7 +422,7 @@ static is_status check(const fidelity_options *o)
                        (int)FIDELITY_REPAIRS);
     if (o->k < 1 || o->k > 1000 || o->n_questions < 1 || o->n_tokens < 1 || o->n_orders < 1)
         return is_fail(INFERSCALE_E_INVALID, "k is from 1 to 1000; questions, tokens and orders are at least 1");
-    return INFERSCALE_OK;
+    return o->client_system ? is_text_check(o->client_system, "client's system text") : INFERSCALE_OK;
 }
 
 static is_status run_all(study *s)
@@ -506,6 +450,7 @@ static is_status run_all(study *s)
 is_status fidelity_run(lab *l, const fidelity_options *options, fidelity **out)
 {
     study s = { .l = l, .o = options };
+    is_profile *client = NULL;
     is_status st;
 
     *out = NULL;
@@ -518,10 +463,15 @@ is_status fidelity_run(lab *l, const fidelity_options *options, fidelity **out)
     s.f = is_calloc(1, sizeof *s.f);
     if (s.f == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     s.f->n_conversations = options->n_conversations;
+    s.profiles[OWN] = l->is->profile;
     st = study_kinds(&s);
+    if (st == INFERSCALE_OK && options->client_system)
+        st = is_profile_new(s.engine, options->client_system, l->is->profile->codec, &client);
+    s.profiles[CLIENT] = client;
     if (st == INFERSCALE_OK) st = trace_new(s.engine, options->n_tokens, &s.trace);
     if (st == INFERSCALE_OK) st = run_all(&s);
     trace_free(s.trace);
+    is_profile_free(client);
     if (st == INFERSCALE_E_CANCELLED && s.f->n_questions > 0) s.f->cancelled = true, st = INFERSCALE_OK;
     if (st == INFERSCALE_OK && s.f->n_questions == 0)
         st = is_fail(INFERSCALE_E_INVALID, "no question found %u facts; use a smaller --k", options->k);

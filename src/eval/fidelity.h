@@ -11,6 +11,15 @@
  *   S       the yardstick: A with its facts in another order, the best one still last; mean of several seeded permutations
  *   S_free  the same with the best one anywhere
  *
+ * With a client's system text (client_system) the prompt is asked behind that, too: A, C, N, S and S_free once more, and instead of B
+ *
+ *   generic   rows that were encoded behind our own header stand behind the client's: what the server does with `header: generic`
+ *   matching  rows that were encoded behind the client's header: what a store with that system text would inject
+ *
+ * both over the same tokens and measured against the text twin of that prompt, not against ours. Where the policy has rows behind the
+ * bare header, matching takes the first fact's from there (exact); behind another header they are not, and generic takes none, as the
+ * server does. In the layout `front` a question without earlier turns is the same prompt, token for token, so it has no arm.
+ *
  * Each is led along A's own greedy answer and compared with A: mean KL(A || arm) a token. The order ratio is an arm's mean KL
  * over a reordering's. A reordering is a change nobody would call an error; below 1 an arm is closer to A than that. */
 #ifndef IS_EVAL_FIDELITY_H
@@ -19,7 +28,7 @@
 #include "eval/lab.h"
 #include "eval/stats.h"
 
-enum { FIDELITY_POLICIES = 16, FIDELITY_REPAIRS = 4, FIDELITY_ARMS = FIDELITY_POLICIES * FIDELITY_REPAIRS + 6 };
+enum { FIDELITY_POLICIES = 16, FIDELITY_REPAIRS = 4, FIDELITY_ARMS = 3 * FIDELITY_POLICIES * FIDELITY_REPAIRS + 11 };
 
 /* What an arm B injects. */
 typedef struct fidelity_variant {
@@ -44,6 +53,7 @@ typedef struct fidelity_options {
     int method;               /* retrieval: INFERSCALE_LEXICAL, ... */
     bool gold;                /* run arm D */
     bool no_nll;              /* leave out the gold answer's likelihood: a third faster */
+    const char *client_system; /* also behind this system text; NULL = only behind our own */
     uint64_t seed;
     const volatile int *cancel;          /* may be NULL; what is complete by then is kept */
     inferscale_progress_fn on_progress;  /* may be NULL */
@@ -52,10 +62,11 @@ typedef struct fidelity_options {
 
 /* One arm's measurements; [i] is question i's, NaN where it has none (D without evidence, the orders' nll). */
 typedef struct fidelity_arm {
-    char name[8];
-    const char *policy;       /* B; else NULL. Borrowed from the options */
-    uint32_t repair;          /* B */
-    double cost;              /* B: tokens computed a token stored when the conversations' facts were encoded, all copies */
+    char name[12];
+    bool client;              /* behind the client's system text, and against the text twin there */
+    const char *policy;       /* B, generic, matching; else NULL. Borrowed from the options */
+    uint32_t repair;          /* likewise */
+    double cost;              /* likewise: tokens computed a token stored when the conversations' facts were encoded, all copies */
     double *kl, *kl_first, *top1, *nll;
 } fidelity_arm;
 
@@ -79,6 +90,7 @@ void fidelity_free(fidelity *f);
  * several). */
 typedef struct fidelity_row {
     const char *arm, *policy;
+    bool client;
     uint32_t repair;
     size_t n;                 /* questions */
     double kl_mean, kl_median, kl_p90, kl_first, top1;
@@ -90,10 +102,11 @@ typedef struct fidelity_row {
     stats_interval ratio_free_i, ratio_last_i;
     double memory_kept;       /* (NLL_C - NLL_X) / (NLL_C - NLL_A); NaN if its denominator's interval holds 0 */
     stats_interval memory_kept_i;
-    double cost;              /* B: tokens computed a token stored; else NaN */
+    double cost;              /* B, generic, matching: tokens computed a token stored; else NaN */
 } fidelity_row;
 
-/* rows[FIDELITY_ARMS]: B, C, D, N, S, S_free in the order measured (A is the reference and has none); *n = how many. */
+/* rows[FIDELITY_ARMS]: B, C, D, N, S, S_free, then generic, matching, C, N, S, S_free of the client's, in the order measured (A is the
+ * reference and has none); *n = how many. Ratios and likelihoods are against the arms behind the same system text. */
 is_status fidelity_rows(const fidelity *f, uint64_t seed, fidelity_row *rows, size_t *n);
 
 #endif

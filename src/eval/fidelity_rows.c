@@ -62,10 +62,10 @@ static is_status ratio(const fidelity *f, const double *num, const double *den, 
     return st;
 }
 
-static const fidelity_arm *find(const fidelity *f, const char *name)
+static const fidelity_arm *find(const fidelity *f, const char *name, bool client)
 {
     for (size_t i = 0; i < f->n_arms; i++)
-        if (strcmp(f->arms[i].name, name) == 0) return &f->arms[i];
+        if (f->arms[i].client == client && strcmp(f->arms[i].name, name) == 0) return &f->arms[i];
     return NULL;
 }
 
@@ -83,7 +83,7 @@ static double mean_of(const fidelity *f, const double *x)
 static is_status order_ratio(const fidelity *f, const fidelity_arm *arm, const char *yardstick, uint64_t seed, double *value,
                              stats_interval *interval)
 {
-    const fidelity_arm *order = find(f, yardstick), *floor = find(f, "N");
+    const fidelity_arm *order = find(f, yardstick, arm->client), *floor = find(f, "N", arm->client);
 
     *value = NAN;
     *interval = (stats_interval){ NAN, NAN };
@@ -93,7 +93,7 @@ static is_status order_ratio(const fidelity *f, const fidelity_arm *arm, const c
 
 static is_status likelihoods(const fidelity *f, const fidelity_arm *arm, uint64_t seed, fidelity_row *row)
 {
-    const fidelity_arm *a = find(f, "A"), *c = find(f, "C");
+    const fidelity_arm *a = find(f, "A", arm->client), *c = find(f, "C", arm->client);
     double *kept = is_malloc(3 * f->n_questions * sizeof *kept), *whole, *delta, mean;
     stats_interval i;
     is_status st;
@@ -119,7 +119,7 @@ static is_status summarise(const fidelity *f, const fidelity_arm *arm, uint64_t 
 {
     pairs p;
 
-    *row = (fidelity_row){ .arm = arm->name, .policy = arm->policy, .repair = arm->repair };
+    *row = (fidelity_row){ .arm = arm->name, .client = arm->client, .policy = arm->policy, .repair = arm->repair };
     IS_TRY(ratio(f, arm->kl, NULL, seed, &row->kl_mean, &row->kl));
     IS_TRY(pairs_new(f, arm->kl, NULL, &p));
     row->n = p.n;
@@ -136,9 +136,10 @@ static is_status summarise(const fidelity *f, const fidelity_arm *arm, uint64_t 
 is_status fidelity_rows(const fidelity *f, uint64_t seed, fidelity_row *rows, size_t *n)
 {
     *n = 0;
-    for (size_t i = 1; i < f->n_arms; i++) {
+    for (size_t i = 0; i < f->n_arms; i++) {
         fidelity_row *row = &rows[*n];
 
+        if (strcmp(f->arms[i].name, "A") == 0) continue;
         IS_TRY(summarise(f, &f->arms[i], seed, row));
         row->cost = row->policy ? f->arms[i].cost : NAN;
         if (row->n > 0) (*n)++;
