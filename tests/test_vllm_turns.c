@@ -458,6 +458,64 @@ static void leftovers_go(void **state)
     end(&t);
 }
 
+/* Conversations at once, while the memory of some is revoked: each answer is the model's, or there is none; no tail stays. */
+typedef struct talker { vt_set *s; uint8_t number; uint32_t n_over, n_refused; } talker;
+
+static void *hold_talks(void *arg)
+{
+    talker *w = arg;
+
+    for (uint8_t round = 0; round < 6; round++) {
+        talk t = { .s = *w->s, .anna = vt_realm((uint8_t)(1 + w->number % 2), 1 + (uint64_t)round) };
+        size_t pending;
+        is_status st;
+
+        t.o = (is_run_opts){ .realm = &t.anna };
+        vt_question(&t.first);
+        t.turn.n = t.first.n;
+        memcpy(t.turn.ids, t.first.ids, t.first.n * sizeof *t.turn.ids);
+        st = V->begin(t.s.e, &t.first.plan, &t.o, &t.run);
+        if (st == INFERSCALE_OK) {
+            tell(&t, t.turn.ids, &t.turn.n);
+            plan_turn(&t, 2 + w->number, FACT, (uint8_t)(3 + round));
+            st = go_on(&t);
+        }
+        if (st == INFERSCALE_OK) vt_expect_answer(t.s.e, t.run, t.turn.ids, t.turn.n, w->s->f[0]->length);
+        w->n_over += st == INFERSCALE_OK;
+        w->n_refused += st == INFERSCALE_E_STALE || st == INFERSCALE_E_BUSY; /* revoked; not confirmed yet */
+        t.anna.epoch++;
+        if (w->number < 2) V->revoke(t.s.e, &t.anna, 20000, &pending);
+        V->finish(t.s.e, t.run);
+        vt_drop(&t.first);
+        vt_drop(&t.turn);
+    }
+    return NULL;
+}
+
+static void many_conversations_at_once(void **state)
+{
+    pthread_t thread[6];
+    talker w[6];
+    uint32_t n_over = 0, n_refused = 0;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 2);
+    for (uint8_t i = 0; i < 6; i++) {
+        w[i] = (talker){ .s = &s, .number = i };
+        pthread_create(&thread[i], NULL, hold_talks, &w[i]);
+    }
+    for (int i = 0; i < 6; i++) {
+        pthread_join(thread[i], NULL);
+        n_over += w[i].n_over;
+        n_refused += w[i].n_refused;
+    }
+    assert_int_equal(n_over + n_refused, 36);
+    assert_true(n_over >= 6);
+    assert_true(heads(&s) <= 1);
+    vt_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -472,6 +530,7 @@ int main(void)
         cmocka_unit_test(memory_that_fails_leaves_no_tail),
         cmocka_unit_test(what_is_revoked_takes_its_tail_along),
         cmocka_unit_test(leftovers_go),
+        cmocka_unit_test(many_conversations_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

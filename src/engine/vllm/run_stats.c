@@ -78,11 +78,13 @@ static uint32_t heads_within(const is_run *r, uint32_t from, uint32_t to)
     return (r->n_parts && r->parts[0].head ? overlap(&r->parts[0], from, to) : 0) + overlap(&r->tail, from, to);
 }
 
-/* Splits the prompt: n_ready tokens were not computed by its request, and some of these just before it, by the tail's captures. */
+/* Splits the prompt: n_ready tokens were not computed by its request, and some of these just before it, by the tail's captures. Where something fell
+ * back these count as resident: then what is not computed is the prompt's first tokens (engine.h). */
 static void split(is_run *r, uint32_t n_prompt, uint32_t n_ready, uint32_t n_injected)
 {
     uint32_t before = n_ready - n_injected < r->n_ahead_computed ? n_ready - n_injected : r->n_ahead_computed;
 
+    if (r->stats.why[0]) before = 0;
     r->stats.tokens_injected = n_injected;
     r->stats.tokens_resident = n_ready - n_injected - before;
     r->stats.tokens_computed = n_prompt - n_ready + before;
@@ -101,12 +103,13 @@ void vllm_stats_plan(is_run *r)
 
     if (r->tail.n_tokens) local = (r->tail.pos + r->tail.n_tokens) / block * block; /* its capture left them there */
     r->n_planned = reach(r, local);
+    if (stored_end(r) > r->n_planned && !r->stats.why[0]) {
+        snprintf(r->stats.why, sizeof r->stats.why, "stored rows stand behind computed ones at token %u; vLLM takes them only right behind what it has",
+                 r->n_planned);
+        snprintf(r->stats.reason, sizeof r->stats.reason, "gap");
+    }
     split(r, r->n, r->n_planned, r->n_planned - local - heads_within(r, local, r->n_planned));
     VLLM_COUNT(r->e, planned_tokens, r->stats.tokens_injected);
-    if (stored_end(r) <= r->n_planned || r->stats.why[0]) return;
-    snprintf(r->stats.why, sizeof r->stats.why, "stored rows stand behind computed ones at token %u; vLLM takes them only right behind what it has",
-             r->n_planned);
-    snprintf(r->stats.reason, sizeof r->stats.reason, "gap");
 }
 
 /* ---- Found out ------------------------------------------------------------------------------------------------------------------------------ */
