@@ -78,8 +78,8 @@ static uint32_t heads_within(const is_run *r, uint32_t from, uint32_t to)
     return (r->n_parts && r->parts[0].head ? overlap(&r->parts[0], from, to) : 0) + overlap(&r->tail, from, to);
 }
 
-/* Splits the prompt: n_ready tokens were not computed by its request, and some of these just before it, by the tail's captures. Where something fell
- * back these count as resident: then what is not computed is the prompt's first tokens (engine.h). */
+/* Splits the prompt: n_ready tokens were not computed by its request, and some of these just before it, by the tail's captures. Where something
+ * fell back these count as resident: then what is not computed is the prompt's first tokens (engine.h). */
 static void split(is_run *r, uint32_t n_prompt, uint32_t n_ready, uint32_t n_injected)
 {
     uint32_t before = n_ready - n_injected < r->n_ahead_computed ? n_ready - n_injected : r->n_ahead_computed;
