@@ -104,8 +104,8 @@ void vllm_stats_plan(is_run *r)
     if (r->tail.n_tokens) local = (r->tail.pos + r->tail.n_tokens) / block * block; /* its capture left them there */
     r->n_planned = reach(r, local);
     if (stored_end(r) > r->n_planned && !r->stats.why[0]) {
-        snprintf(r->stats.why, sizeof r->stats.why, "stored rows stand behind computed ones at token %u; vLLM takes them only right behind what it has",
-                 r->n_planned);
+        snprintf(r->stats.why, sizeof r->stats.why,
+                 "stored rows stand behind computed ones at token %u; vLLM takes them only right behind what it has", r->n_planned);
         snprintf(r->stats.reason, sizeof r->stats.reason, "gap");
     }
     split(r, r->n, r->n_planned, r->n_planned - local - heads_within(r, local, r->n_planned));
