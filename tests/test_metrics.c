@@ -299,6 +299,7 @@ static void test_an_answer(void **state)
                       "512 tokens is full", unheard[] = "the moon is full";
     inferscale_answer a = { .finish = "length", .mode = INFERSCALE_MODE_KV, .fallback = fallback, .facts = facts, .n_facts = 4,
                             .tokens_prompt = 341, .tokens_computed = 29, .tokens_injected = 280, .tokens_resident = 32,
+                            .fallbacks = INFERSCALE_FALLBACK_NOT_ENCODED | INFERSCALE_FALLBACK_CONTEXT_FULL,
                             .tokens_answer = 11, .ttft_ms = 50, .total_ms = 350, .n_placed_kept = 2, .n_placed_new = 1 };
     is_metrics *m = NULL;
 
@@ -324,6 +325,7 @@ static void test_an_answer(void **state)
     assert_true(value_of(m, "inferscale_fallbacks_total{why=\"context_full\"}") == 1);
     assert_true(value_of(m, "inferscale_fallbacks_total{why=\"other\"}") == 0);
     a.fallback = unheard;
+    a.fallbacks = 0;
     a.finish = "cancelled";
     a.mode = INFERSCALE_MODE_NONE;
     a.tokens_answer = 0; /* no token came: there is no time to the first */

@@ -93,7 +93,7 @@ static bool is_series(const char *word, size_t n)
 /* Every word of an expression is a function, a metric of ours, or, where labels stand, a label of ours. why[200]: the first that is not. */
 static bool expression_ok(const char *e, char *why)
 {
-    static const char *const functions[] = { "sum", "rate", "increase", "max", "histogram_quantile", "topk", "and", NULL };
+    static const char *const functions[] = { "sum", "rate", "increase", "max", "min", "histogram_quantile", "topk", "and", NULL };
     static const char *const groupings[] = { "by", "on", NULL };
     bool in_labels = false, in_group = false;
     size_t n;

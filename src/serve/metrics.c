@@ -193,8 +193,8 @@ is_status is_metrics_new(is_metrics **out)
 
         find(m, FROM_THE_START[i].id, values)->set = true;
     }
-    for (unsigned i = 0; i < INFERSCALE_N_FALLBACKS; i++) {
-        const char *const values[LABELS] = { inferscale_fallback_name(i), NULL, NULL };
+    for (unsigned i = 0; i <= INFERSCALE_N_FALLBACKS; i++) {
+        const char *const values[LABELS] = { i < INFERSCALE_N_FALLBACKS ? inferscale_fallback_name(i) : "other", NULL, NULL };
 
         find(m, IS_M_FALLBACKS, values)->set = true;
     }

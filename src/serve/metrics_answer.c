@@ -41,4 +41,6 @@ void is_metrics_answer(is_metrics *m, const inferscale_answer *a)
     is_metric_add(m, IS_M_FINISHED, a->finish ? a->finish : "other", mode, 1);
     for (unsigned i = 0; i < INFERSCALE_N_FALLBACKS; i++)
         if (a->fallbacks >> i & 1) is_metric_add(m, IS_M_FALLBACKS, inferscale_fallback_name(i), NULL, 1);
+    /* A reason without a code is none of ours; it is counted all the same. */
+    if (!a->fallbacks && a->fallback && *a->fallback) is_metric_add(m, IS_M_FALLBACKS, "other", NULL, 1);
 }
