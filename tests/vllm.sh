@@ -13,6 +13,7 @@ scripts/setup-vllm.sh || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 . build/vllm.env
 export INFERSCALE_PLUGINS=${INFERSCALE_PLUGINS:-$root/build/release}
 export INFERSCALE_MODELS=${INFERSCALE_MODELS:-${INFERSCALE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/inferscale}/models}
+unset CC CXX # those of our own build: torch wants one word, and finds a compiler without
 export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
 [ -x "$INFERSCALE_PLUGINS/inferscale" ] || { echo "$INFERSCALE_PLUGINS/inferscale is not there; run make" >&2; echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 
@@ -24,7 +25,7 @@ export INFERSCALE_COUNTS=$scratch/counts
 
 cd tests/vllm || exit 2
 rc=0
-timeout -k 60 "${TEST_TIMEOUT:-1500}" "$INFERSCALE_VLLM_PYTHON" -m pytest -p no:cacheprovider -p no:logging -W ignore \
+timeout -k 60 "${TEST_TIMEOUT:-2700}" "$INFERSCALE_VLLM_PYTHON" -m pytest -p no:cacheprovider -p no:logging -W ignore \
     --basetemp "$scratch/run" -q --durations 15 --durations-min 2 "$@" </dev/null &
 child=$! # in the background, so that an interrupt ends the servers
 wait "$child" || rc=$?

@@ -78,7 +78,9 @@ def join(reports: Sequence[WorkerReport]) -> tuple[ModelShape | None, str]:
 class Model:
     """The library's handle: all layers and heads of the model, with the tables of the rotary embeddings that are here."""
 
-    def __init__(self, library: Library, shape: ModelShape, home: Path, ram_bytes: int, live: LiveModel | None) -> None:
+    def __init__(
+        self, library: Library, shape: ModelShape, home: Path, ram_bytes: int, live: LiveModel | None, match: bool = True
+    ) -> None:
         self.library, self.shape = library, shape
         self.plane_list = shape.planes()
         freqs, tables = self._freqs(live)
@@ -97,7 +99,7 @@ class Model:
         self.handle = c.c_void_p()
         library.check(library.dll.inferscale_kv_open(c.byref(desc), c.byref(self.handle)))
         self.rotations: dict[RopeShape, int] = {}  # how the engine rounds, as far as it could be asked
-        if live is not None:
+        if live is not None and match:
             self._match(live)
 
     def _match(self, live: LiveModel) -> None:

@@ -72,7 +72,10 @@ class WorkerSide:
 
     def _open(self, shape: ModelShape) -> None:
         try:
-            self.model = Model(self.library, shape, self.settings.home, self.settings.ram_bytes, self.live)
+            # Rows that were un-rotated in F32 come back to their bits only if they are rotated in F32, however the engine rounds.
+            self.model = Model(
+                self.library, shape, self.settings.home, self.settings.ram_bytes, self.live, match=self.settings.capture == "exact"
+            )
         except LibraryError as e:
             logger.error("InferScale: %s", e)
 

@@ -1,6 +1,9 @@
 """What a gateway does, for the connector's tests: the secret, tickets, segments put where the connector looks for them; and requests with
 tickets for the engine in this process."""
+import contextlib
 import copy
+import ctypes
+import itertools
 import os
 import secrets
 import shutil
@@ -19,6 +22,7 @@ from inferscale_vllm.library import load  # noqa: E402
 from inferscale_vllm.ticket import StoredPart, Ticket  # noqa: E402
 
 NOBODY = bytes(32)
+number = itertools.count()
 
 
 def connector(home, policy="recompute", **extra):
@@ -129,3 +133,50 @@ def part(name, begin, n, pos, where=0):
 
 def prompt(n, seed=1, low=3, high=259):
     return [int(t) for t in numpy.random.default_rng(seed).integers(low, high, n)]
+
+
+@contextlib.contextmanager
+def engine(folder, model, dtype="float32", eager=True, extra=None, **settings):
+    """An engine with the connector on a home of its own, and the gateway of that home, which has asked it to describe itself."""
+    from support.engine import Engine
+    home = folder / ("home%d" % next(number))
+    home.mkdir()
+    gateway = Gateway(home)
+    with Engine(model, dtype, eager, kv_transfer_config=connector(home, **(extra or {})), **settings) as vllm:
+        gateway.said = gateway.describe(vllm)
+        yield vllm, gateway
+
+
+# ---- Rows of a segment, to make wrong ones of ----------------------------------------------------------------------------------------
+
+
+def rows_of(gateway, path, shape):
+    """[plane] -> F32 [token][head][dim] of a segment without position, by the library."""
+    dll = gateway.library.dll
+    segment = ctypes.c_void_p()
+    assert dll.inferscale_segment_open(str(path).encode(), ctypes.byref(segment)) == 0, gateway.library.error()
+    n = dll.inferscale_segment_tokens(segment)
+    out = []
+    for plane, (layer, is_v) in enumerate(shape.planes()):
+        dim = layer.v_dim if is_v else layer.k_dim
+        rows = numpy.zeros((n, layer.total_heads, dim), numpy.float32)
+        gateway.library.check(dll.inferscale_segment_read(segment, plane, 0, n, 0, layer.total_heads, 0, 0, rows.ctypes.data_as(ctypes.c_void_p),
+                                                          ctypes.c_size_t(layer.total_heads * dim), ctypes.c_size_t(dim)))
+        if not is_v and layer.rope is not None:
+            rows = turned(layer, rows, -numpy.arange(n))
+            rows[..., :layer.rot_dim] /= layer.rope.mscale  # YaRN's, which reading at positions puts on
+        out.append(rows)
+    dll.inferscale_segment_close(segment)
+    return out
+
+
+def turned(layer, rows, by):
+    """Keys turned by so many positions each."""
+    if layer.rope is None:
+        return rows
+    n, angle = layer.rot_dim, numpy.asarray(by)[:, None] * numpy.asarray(layer.rope.w)[None, :]
+    first, second = (slice(0, n, 2), slice(1, n, 2)) if layer.rope.adjacent else (slice(0, n // 2), slice(n // 2, n))
+    cos, sin, out = numpy.cos(angle)[:, None], numpy.sin(angle)[:, None], rows.astype(numpy.float64)
+    a, b = out[..., first].copy(), out[..., second].copy()
+    out[..., first], out[..., second] = a * cos - b * sin, b * cos + a * sin
+    return out.astype(numpy.float32)

@@ -1,6 +1,7 @@
 """vLLM inside this process: quicker than a server by its start (2 s a tiny model once vLLM is imported), and its parts can be reached. One
 at a time: an engine is closed before the next one is opened."""
 import gc
+import os
 import sys
 
 import numpy
@@ -24,7 +25,7 @@ class Engine:
     def __init__(self, model, dtype="float32", eager=True, **settings):
         settings = dict({"max_model_len": 1024, "max_logprobs": -1, "kv_cache_memory_bytes": 64 << 20, "seed": 0}, **settings)
         registry.know(model)
-        torch._dynamo.config.disable = eager
+        torch._dynamo.config.disable, os.environ["TORCH_COMPILE_DISABLE"] = eager, str(int(eager))  # vLLM looks at the one, torch at the other
         self.llm = LLM(model=str(model), dtype=dtype, enforce_eager=eager, **settings)
         self.core = self.llm.llm_engine.engine_core.engine_core
 
