@@ -41,11 +41,13 @@ typedef struct vllm_limits {
     uint32_t open_ms;               /* for servers that are still loading */
     uint32_t backoff_ms;            /* after a first failure; doubles */
     uint32_t keeper_ms;
+    uint32_t confirm_ms;            /* a request waits so long for a server to confirm what was forgotten before it */
 } vllm_limits;
 extern vllm_limits vllm_limit;
 
 typedef struct vllm_flags { const volatile int *cancel, *stop; } vllm_flags; /* either may be NULL */
 bool vllm_flagged(vllm_flags f);
+void vllm_nap(uint32_t ms);
 
 /* ---- Servers (upstream.c) ------------------------------------------------------------------------------------------------- */
 

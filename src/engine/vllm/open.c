@@ -11,7 +11,7 @@
 enum { SECRET_HEX = 2 * IS_KEY_BYTES, SAY_EVERY_MS = 10000, LOOK_EVERY_MS = 250 };
 
 vllm_limits vllm_limit = { .connect_ms = 5000, .silent_ms = 300000, .small_ms = 60000, .open_ms = 600000, .backoff_ms = 500,
-                           .keeper_ms = 1000 };
+                           .keeper_ms = 1000, .confirm_ms = 10000 };
 
 /* ---- The servers' addresses ------------------------------------------------------------------------------------------------ */
 
@@ -206,9 +206,9 @@ is_status vllm_describe(vllm *e, uint32_t i)
     return st;
 }
 
-static void rest_ms(long ms)
+void vllm_nap(uint32_t ms)
 {
-    struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+    struct timespec t = { ms / 1000, (long)(ms % 1000) * 1000000 };
 
     nanosleep(&t, NULL);
 }
@@ -240,7 +240,7 @@ static is_status describe_all(vllm *e, uint32_t open_ms, const volatile int *can
             said = is_now_ms() + (said == begin);
             is_log(IS_LOG_INFO, "waiting for vLLM (%.0f s of %u s): %s", (is_now_ms() - begin) / 1000, open_ms / 1000, is_error());
         }
-        rest_ms(LOOK_EVERY_MS);
+        vllm_nap(LOOK_EVERY_MS);
     }
 }
 

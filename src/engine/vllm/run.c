@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { READ_OUT_MS = 2000 };
+enum { READ_OUT_MS = 2000, NAP_MS = 10 };
 
 static const is_run_opts no_opts;
 
@@ -118,13 +118,23 @@ static is_status dial(is_run *r, const char *body)
     return st;
 }
 
-/* The server that has this run's blocks first, then any other. */
+/* The server that has this run's blocks first, then any other. Who asks while servers are being told of a change waits for the first that
+ * has confirmed: most do within one step. What the run is made of may be what was changed. */
 static is_status choose(is_run *r, uint64_t *tried)
 {
     const uint8_t *tag = r->owned ? r->realm.tag : NULL;
+    const double until = is_now_ms() + vllm_limit.confirm_ms;
 
-    if (r->has_up && !*tried && vllm_upstream_take_this(r->e, tag, tried, r->up)) return INFERSCALE_OK;
-    return vllm_upstream_take(r->e, tag, tried, &r->up);
+    for (;;) {
+        is_status st;
+
+        if (r->has_up && !*tried && vllm_upstream_take_this(r->e, tag, tried, r->up)) return INFERSCALE_OK;
+        st = vllm_upstream_take(r->e, tag, tried, &r->up);
+        if (st != INFERSCALE_E_BUSY || is_now_ms() >= until) return st;
+        if (vllm_flagged(r->flags)) return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
+        vllm_nap(NAP_MS);
+        IS_TRY(vllm_realm_check(r->e, r->owned ? &r->realm : NULL));
+    }
 }
 
 /* A new request from where the run stands, until its first token is there: on one server after another, since nothing of it was handed
@@ -133,7 +143,7 @@ static is_status start(is_run *r)
 {
     uint64_t tried = 0;
     char *body = NULL;
-    is_status st;
+    is_status st = INFERSCALE_OK;
 
     reset(r);
     IS_TRY(vllm_realm_check(r->e, r->owned ? &r->realm : NULL));
@@ -170,13 +180,20 @@ static is_status start(is_run *r)
 
 /* ---- The next token ------------------------------------------------------------------------------------------------------------------- */
 
+/* Nothing but the end of the stream can follow what was handed out. */
+static bool is_told(const is_run *r)
+{
+    if (r->stream.finish || (r->has_next && vllm_model_is_eos(r->e->model, r->next.id))) return true;
+    return r->n_predict && r->n - r->fed_from + r->has_next >= r->n_predict;
+}
+
 /* A stream that came to its end is read out: its last event says how much of the prompt was cached. */
 static void read_out(is_run *r)
 {
     double until = is_now_ms() + READ_OUT_MS;
     bool retry, over = r->call == NULL;
 
-    while (!over && r->stream.finish && is_now_ms() < until) {
+    while (!over && is_told(r) && is_now_ms() < until) {
         if (take(r, &retry, &over) != INFERSCALE_OK) break;
         if (!over) vllm_line_wait(r->line, VLLM_POLL_MS);
     }
