@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 
 #include <sqlite3.h>
 
@@ -294,12 +295,41 @@ static void what_is_no_page_of_cells_has_no_gap(void **state)
     assert_true(found > 1000);
 }
 
+/* Another connection that moves the log into the database again and again, as each does on its own now and then. */
+typedef struct mover { const char *path; int stop; unsigned n; } mover;
+
+static void *move_the_log(void *arg)
+{
+    mover *m = arg;
+    sqlite3 *db = NULL;
+
+    if (sqlite3_open(m->path, &db) == SQLITE_OK && sqlite3_exec(db, "SELECT count(*) FROM sqlite_master", NULL, NULL, NULL) == SQLITE_OK)
+        for (; !__atomic_load_n(&m->stop, __ATOMIC_RELAXED); __atomic_fetch_add(&m->n, 1, __ATOMIC_RELAXED))
+            sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    sqlite3_close(db);
+    return NULL;
+}
+
+static void who_empties_the_log_waits_for_one_who_moves_it(void **state)
+{
+    bank_kit *k = *state;
+    mover m = { .path = k->path };
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, move_the_log, &m), 0);
+    while (__atomic_load_n(&m.n, __ATOMIC_RELAXED) < 10) continue;
+    for (int i = 0; i < 200; i++) OK(is_bank_cut_log(k->bank, 60000));
+    __atomic_store_n(&m.stop, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nothing_forgotten_is_in_a_file, bank_kit_setup, bank_kit_teardown),
         cmocka_unit_test_setup_teardown(nothing_forgotten_is_in_a_copy, bank_kit_setup, bank_kit_teardown),
         cmocka_unit_test_setup_teardown(an_older_bank_is_swept, bank_kit_setup, bank_kit_teardown),
+        cmocka_unit_test_setup_teardown(who_empties_the_log_waits_for_one_who_moves_it, bank_kit_setup, bank_kit_teardown),
         cmocka_unit_test(what_is_no_page_of_cells_has_no_gap),
     };
 

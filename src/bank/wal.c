@@ -4,6 +4,10 @@
  * locks. At that moment its bytes are overwritten and synced first: the header before the rest, so that a crash half-way leaves a
  * log that is not one, never an older state of the database. */
 #include "bank/sql.h"
+
+#include <time.h>
+
+#include "base/clock.h"
 #include "base/mem.h"
 
 /* The log file's functions with ours in place of one. SQLite calls them through the file's first member, so that ours are found
@@ -76,6 +80,19 @@ static int cut(is_bank *b, uint32_t wait_ms)
     return rc;
 }
 
+/* SQLite waits for readers and writers, but tells at once of another connection that is moving the log itself (as each does after a
+ * thousand pages): that is over soon, and waited for here. */
+static int cut_when_free(is_bank *b, uint32_t wait_ms)
+{
+    static const struct timespec nap = { 0, 5 * 1000000 };
+    const double until = is_now_ms() + wait_ms;
+    double left = wait_ms;
+    int rc;
+
+    while (((rc = cut(b, (uint32_t)left)) & 0xff) == SQLITE_BUSY && (left = until - is_now_ms()) > 0) nanosleep(&nap, NULL);
+    return rc;
+}
+
 is_status is_bank_cut_log(is_bank *b, uint32_t wait_ms)
 {
     is_status st;
@@ -84,7 +101,7 @@ is_status is_bank_cut_log(is_bank *b, uint32_t wait_ms)
     if (b->read_only)
         return is_fail(INFERSCALE_E_READONLY, "the bank %s was opened read-only; open it for writing", b->path);
     IS_TRY(bank_lock(b));
-    rc = cut(b, wait_ms);
+    rc = cut_when_free(b, wait_ms);
     if ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED)
         st = is_fail(INFERSCALE_E_BUSY, "a reader or writer of %s kept its write-ahead log, which still holds older pages, from being "
                      "emptied for %u ms; end it and try again", b->path, wait_ms);

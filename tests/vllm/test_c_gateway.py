@@ -202,13 +202,8 @@ def test_an_update_while_serving(pair):
 def test_forgotten_is_forgotten_there_too(pair):
     secret = pair.remember("ida", "Ida's word is quixotic.", "Ida has two cats.")[0]
     assert "quixotic" in pair.ask("ida", "What is Ida's word?")["choices"][0]["message"]["content"].lower()
-    try:
-        report = pair.call("POST", "/inferscale/forget", {"ids": [int(secret)], "user_id": "ida", "prove": True})
-        assert report["proven"], report
-    except Refused as e:  # forgotten, but a reader of the bank kept its log from being emptied: nothing was proved
-        report = json.loads(e.body)
-        assert report["error"]["code"] == "E_BUSY" and "write-ahead log" in report["error"]["message"], report
-    assert report["forgotten"] == 1 and report["pending"] == 0 and report["traces"] == 0, report
+    report = pair.call("POST", "/inferscale/forget", {"ids": [int(secret)], "user_id": "ida", "prove": True})
+    assert report["forgotten"] == 1 and report["pending"] == 0 and report["proven"], report
     pair.encoded()
     said = pair.ask("ida", "What is Ida's word?", k=2)
     assert "quixotic" not in json.dumps(said).lower()
