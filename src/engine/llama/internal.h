@@ -222,7 +222,6 @@ bool is_llama_is_eog(void *impl, int32_t token);
 
 /* ---- chat_format.c ---- */
 is_status is_chat_format_find(is_llama *e);
-void is_chat_format_free(is_chat_format *f);
 
 /* ---- decode.c ---- */
 bool is_llama_abort(void *engine);       /* ggml's abort callback: the flag of a capture, or of all runs of a step */

@@ -1,4 +1,5 @@
 /* model.c - opening a model: validate the file, load it, choose flash attention, read the geometry, test injection. */
+#include "engine/chat_pieces.h"
 #include "engine/llama/internal.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
 /* mock.c - the plug-in's entry, and what the mock says of itself. mock.h says what it is. */
+#include "engine/chat_pieces.h"
 #include "engine/mock/mock.h"
 
 #include <stdio.h>
@@ -12,12 +13,7 @@ static void mock_close(void *impl)
     mock *m = impl;
 
     if (!m) return;
-    is_free(m->chat.system_open);
-    is_free(m->chat.system_close);
-    is_free(m->chat.user_open);
-    is_free(m->chat.user_close);
-    is_free(m->chat.assistant_open);
-    is_free(m->chat.assistant_close);
+    is_chat_format_free(&m->chat);
     mock_witness_close(m);
     pthread_mutex_destroy(&m->lock);
     is_free(m->revoked);

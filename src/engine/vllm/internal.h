@@ -180,7 +180,6 @@ bool vllm_is_eog(void *impl, int32_t token);
 /* The ids of a server's answer to /tokenize. */
 is_status vllm_ids_read(const vllm *e, const json_t *answer, int32_t **out, uint32_t *n);
 is_status vllm_chat_find(vllm *e);
-void vllm_chat_free(is_chat_format *f);
 
 /* How rows that belong to a run are captured: under its salt, on the server that has its blocks, behind these stored parts. */
 typedef struct vllm_rows_how {

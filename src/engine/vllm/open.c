@@ -1,4 +1,5 @@
 /* open.c - the folders and the secret that gateway and workers share, and the servers' first word. */
+#include "engine/chat_pieces.h"
 #include "engine/vllm/internal.h"
 
 #include <stdio.h>
@@ -252,7 +253,7 @@ void vllm_close(void *impl)
 
     if (!e) return;
     vllm_keeper_stop(e);
-    vllm_chat_free(&e->chat);
+    is_chat_format_free(&e->chat);
     vllm_tokens_drop(e->tokens);
     vllm_heads_close(e->heads);
     for (uint32_t i = 0; i < e->n_up; i++) {
