@@ -91,19 +91,22 @@ static is_status read_stretch(is_segment_file *f, is_segment *s, const stretch *
     return x->n ? f->fs->pread(f->fs, f->file, s->payload + x->memory, (size_t)x->n, x->file) : INFERSCALE_OK;
 }
 
-/* One call for what can be read in one: where all heads are wanted, that is all planes. */
+/* One call for what can be read in one: where all heads are wanted, that is all planes. Only the filling between two planes is read with
+ * them: a block of another worker's can be smaller than that filling. */
 static is_status read_blocks(is_segment_file *f, const is_segment_cut *cut, is_segment *s)
 {
     stretch run = { 0 };
+    bool to_its_end = false;
 
     for (uint32_t i = 0; i < s->geometry->n_planes; i++) {
         const is_plane *whole = &f->head.geometry->planes[cut->plane_begin + i];
         uint64_t block = is_segment_head_bytes(s, whole), n = block * s->geometry->planes[i].n_heads;
         uint64_t file = f->head.header_bytes + f->head.plane_at[cut->plane_begin + i] + block * is_cut_head(cut, whole);
-        uint64_t gap = run.n ? file - (run.file + run.n) : IS_SEGMENT_ALIGN;
+        bool joins = to_its_end && is_cut_head(cut, whole) == 0 && file - run.file == s->plane_at[i] - run.memory;
 
-        if (gap < IS_SEGMENT_ALIGN && file - run.file == s->plane_at[i] - run.memory) {
-            run.n += gap + n;
+        to_its_end = is_cut_head(cut, whole) + is_cut_heads(cut, whole) == whole->n_heads;
+        if (joins) {
+            run.n = file - run.file + n;
             continue;
         }
         IS_TRY(read_stretch(f, s, &run));
