@@ -20,6 +20,7 @@ import torch
 from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.logger import init_logger
 
+from .bring import Bringer
 from .geometry import LiveLayer, LiveModel, rope_table
 from .library import F32, LibraryError
 from .metrics import InferScaleStats
@@ -45,7 +46,8 @@ class Span:
 
 
 class Capture:
-    def __init__(self, live: LiveModel, model: Model, settings: Settings, pp_rank: int) -> None:
+    def __init__(self, live: LiveModel, model: Model, settings: Settings, pp_rank: int, bringer: Bringer | None = None) -> None:
+        self.bringer = bringer  # where the gateway is on another host
         self.live, self.model, self.settings, self.pp_rank = live, model, settings, pp_rank
         self.exact = settings.capture == "exact"
         self.spans: dict[str, Span] = {}
@@ -237,6 +239,8 @@ class Capture:
         dtype = F32 if not self.exact else DTYPES[self.live.dtype][1]
         path = spool / f"{span.order.file_name}.{self.pp_rank}.{self.live.head_begin}"
         self.model.write(path, span.order.tokens, span.order.n_context, self.model.plane_range(self.live), heads, dtype, rows)
+        if self.bringer is not None:
+            self.bringer.bring(path)
 
     def drop(self, request_id: str) -> None:
         self.spans.pop(request_id, None)

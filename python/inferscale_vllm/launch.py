@@ -24,13 +24,27 @@ def transfer_config(home: str | None, library: str | None, policy: str = POLICY,
     )
 
 
-def command(model: str, home: str | None, library: str | None, policy: str, rest: list[str]) -> list[str]:
+def command(
+    model: str, home: str | None, library: str | None, policy: str, rest: list[str], extra: dict[str, object] | None = None
+) -> list[str]:
     if any(option.split("=")[0] == "--kv-transfer-config" for option in rest):
         raise SystemExit("inferscale-vllm: --kv-transfer-config is made here; give its parts as --home, --library, --policy")
     return [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
-        "--kv-transfer-config", transfer_config(home, library, policy), "--enable-prompt-tokens-details", *rest,
+        "--kv-transfer-config", transfer_config(home, library, policy, extra), "--enable-prompt-tokens-details", *rest,
     ]
+
+
+def _elsewhere(given: argparse.Namespace) -> dict[str, object]:
+    """The settings for a gateway on another host."""
+    if not given.gateway:
+        if given.secret or given.cache or given.cache_bytes or given.gateway_ca:
+            raise SystemExit("inferscale-vllm: --secret, --cache, --cache-bytes and --gateway-ca go with --gateway")
+        return {}
+    if given.home or not given.cache or not given.secret:
+        raise SystemExit("inferscale-vllm: with --gateway give --secret FILE and --cache DIR, and no --home: the store's folder is the gateway's")
+    extra = {"gateway": given.gateway, "secret_file": given.secret, "cache_bytes": given.cache_bytes, "gateway_ca": given.gateway_ca}
+    return {name: value for name, value in extra.items() if value}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,11 +56,16 @@ def main(arguments: list[str] | None = None) -> int:
     )
     serve.add_argument("model", metavar="MODEL")
     serve.add_argument("--home", help="the store's folder, as the gateway's --home (default: $INFERSCALE_HOME, else the usual one)")
+    serve.add_argument("--gateway", metavar="URL", help="the gateway, where its folder is not on this host: http(s)://HOST:PORT")
+    serve.add_argument("--secret", metavar="FILE", help="with --gateway: a copy of its HOME/vllm/secret, mode 0600")
+    serve.add_argument("--cache", metavar="DIR", help="with --gateway: a folder of this server's own for what it fetches")
+    serve.add_argument("--cache-bytes", type=int, metavar="N", help="with --gateway: how large the folder may grow (default: 8 GiB)")
+    serve.add_argument("--gateway-ca", metavar="FILE", help="with an https gateway: PEM of its certificate's signer (default: the system's)")
     serve.add_argument("--library", help="libinferscale.so (default: $INFERSCALE_LIBRARY, else where the loader finds it)")
     serve.add_argument("--policy", choices=("recompute", "fail"), default=POLICY, help="what a failed load does (default: recompute)")
     serve.add_argument("--print", action="store_true", dest="only_print", help="print the command instead of running it")
     given, rest = parser.parse_known_args(arguments)
-    full = command(given.model, given.home, given.library, given.policy, rest)
+    full = command(given.model, given.cache or given.home, given.library, given.policy, rest, _elsewhere(given))
     if given.only_print:
         print(shlex.join(["python", *full[1:]]))
         return 0

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 LOAD_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-COUNTS = ("tokens_injected", "captures", "tokens_captured", "blocks_evicted")
+COUNTS = ("tokens_injected", "captures", "tokens_captured", "blocks_evicted", "segments_fetched", "bytes_fetched")
 
 
 @dataclass
@@ -68,6 +68,7 @@ class InferScalePrometheus(KVConnectorPromMetrics):
             "tokens_injected": "Tokens whose stored rows were written into the cache, of each worker.",
             "captures": "Spans captured, of each worker.", "tokens_captured": "Tokens captured, of each worker.",
             "blocks_evicted": "Blocks taken out of the prefix cache because a memory was changed.",
+            "segments_fetched": "Segments fetched from a gateway on another host.", "bytes_fetched": "Bytes of these.",
         }
         self.counters = {n: self._counter_cls(f"inferscale_{n}", helps[n], labelnames=labelnames) for n in COUNTS}
         self.seconds = self._histogram_cls(

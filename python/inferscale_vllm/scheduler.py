@@ -1,6 +1,7 @@
 """The scheduler's side: which requests carry a valid ticket, what is injected for them, what becomes of them.
 
-vLLM calls these from its scheduling loop, so nothing here waits for anything but small file heads. A request without a valid
+vLLM calls these from its scheduling loop, so nothing here waits for anything but small file heads: what comes from a gateway on another
+host is fetched by threads (fetch.py). A request without a valid
 ticket is computed as if this connector were not there, except that a cache salt of its own cannot be one of ours."""
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from vllm.logger import init_logger
 
 from . import ticket as tickets
 from .blocks import BlockBook
+from .bring import COMING
 from .describe import Describer
+from .fetch import Fetcher
 from .library import LibraryError, ids_array, load
 from .metrics import InferScaleStats
 from .model import Model, ModelShape, WorkerReport, join
@@ -56,6 +59,7 @@ class SchedulerSide:
         self.loads: dict[str, LoadOrder] = {}
         self.over: list[str] = []
         self.book = BlockBook()
+        self.fetcher = Fetcher(settings) if settings.gateway else None
 
     # ---- the model -------------------------------------------------------------------------------------------------------
 
@@ -98,8 +102,12 @@ class SchedulerSide:
             self.recent[found.id] = state
             while len(self.recent) > RECENT:
                 self.recent.popitem(last=False)
+            if self.fetcher is not None:
+                state.wait = self.fetcher.begin(found.tag, found.epoch, found.parts)
         elif found.op == tickets.REVOKE:
             self._revoke(found, state)
+        elif found.op == tickets.DESCRIBE and self.fetcher is not None:
+            self.fetcher.scrub()  # a gateway that has just begun, or has been away: it, or we, may have missed a REVOKE
 
     def _ordinary(self, request: Request) -> None:
         """A request that nobody signed: its blocks are ordinary ones, and its salt cannot be one that we make."""
@@ -144,9 +152,15 @@ class SchedulerSide:
 
     # ---- what is injected ------------------------------------------------------------------------------------------------
 
-    def matched(self, request: Request, local: int) -> int:
-        """Tokens that stored rows give directly behind `local` cached ones. Asked any number of times; changes nothing."""
+    def matched(self, request: Request, local: int) -> int | None:
+        """Tokens that stored rows give directly behind `local` cached ones. Asked any number of times; changes nothing. None: not known yet,
+        ask again."""
         state = self.live.get(request.request_id)
+        if state is not None and self.fetcher is not None:
+            if state.wait is not None and not self.fetcher.ready(state.wait):
+                return None
+            if state.forgetting is not None and not state.forgetting.over():
+                return None
         if state is None or state.ticket is None or state.ticket.op not in (tickets.INJECT, tickets.CAPTURE):
             return 0
         state.local = local
@@ -187,7 +201,10 @@ class SchedulerSide:
         assert self.model is not None
         result = ("", "")
         bad = self.failed.get(part.name)
-        if bad is not None and bad[0] == identity_of(part.path(self.settings.home)):
+        away = self.fetcher.why(part) if self.fetcher is not None else ("", "")
+        if away[0]:
+            result = away
+        elif bad is not None and bad[0] == identity_of(part.path(self.settings.home)):
             result = bad[1], bad[2]
         else:
             if state.prompt is None:
@@ -201,7 +218,7 @@ class SchedulerSide:
             except LibraryError as e:
                 result = REASONS.get(e.status, "failed"), str(e)
                 if result[0] != "tokens":  # which is this prompt's fault, and says nothing about the file
-                    self._remember(part.name, identity_of(part.path(self.settings.home)), *result)
+                    self._remember(part.name, part.where, identity_of(part.path(self.settings.home)), *result)
         if result[0]:
             self.stats.failed(result[0])
         state.checked[(part.name, part.pos)] = result
@@ -211,7 +228,9 @@ class SchedulerSide:
         assert self.shape is not None
         return 0, max(layer.total_heads for layer in self.shape.layers)
 
-    def _remember(self, name: bytes, identity: Identity, reason: str, why: str) -> None:
+    def _remember(self, name: bytes, where: int, identity: Identity, reason: str, why: str) -> None:
+        if self.fetcher is not None:
+            self.fetcher.spoilt((where, name), reason, why)
         self.failed[name] = (identity, reason, why)
         while len(self.failed) > RECENT:
             self.failed.popitem(last=False)
@@ -273,7 +292,7 @@ class SchedulerSide:
             return
         for failure in result.failures:
             if failure.name:
-                self._remember(failure.name, failure.identity, failure.reason, failure.why)
+                self._remember(failure.name, failure.where, failure.identity, failure.reason, failure.why)
             state = self.live.get(failure.request_id)
             if state is not None:
                 state.reason, state.why = failure.reason, failure.why
@@ -288,6 +307,8 @@ class SchedulerSide:
         self.loads.pop(request.request_id, None)
         if state is None:
             return None
+        if state.wait is not None and self.fetcher is not None:
+            self.fetcher.end(state.wait)
         found = state.ticket
         if found is None:
             return {"inferscale": {"ok": False, **state.result()}}
@@ -309,21 +330,31 @@ class SchedulerSide:
         if found.op == tickets.CAPTURE:
             return self._captured(found, state)
         if found.op == tickets.REVOKE:
-            done = self._can_evict()
-            return {"ok": done, "evicted": state.evicted, "reason": "" if done else "failed", "why": self.book.why_not}
+            done, why = self._can_evict(), self.book.why_not
+            if state.forgetting is not None and not state.forgetting.ok():
+                done, why = False, state.forgetting.why or "files of this memory are still being overwritten in the cache; ask again"
+            return {"ok": done, "evicted": state.evicted, "reason": "" if done else "failed", "why": why}
         return {"ok": True, **state.result()}
 
     def _captured(self, found: Ticket, state: RequestState) -> dict[str, Any]:
-        """True only if every worker's file is there."""
+        """True only if every worker's file is there. With a gateway elsewhere they are on their way (bring.py) and a mark of each is there: the
+        gateway, which knows best what has come, waits for so many."""
         assert self.shape is not None
-        spool = self.settings.home / "vllm" / "spool"
-        missing = [f"{found.id.hex()}.{p}.{h}" for p, h in self.shape.writers if not (spool / f"{found.id.hex()}.{p}.{h}").exists()]
+        spool, end = self.settings.home / "vllm" / "spool", COMING if self.fetcher is not None else ""
+        names = [f"{found.id.hex()}.{p}.{h}" for p, h in self.shape.writers]
+        missing = [name for name in names if not (spool / (name + end)).exists()]
+        if self.fetcher is not None:
+            for name in names:
+                (spool / (name + end)).unlink(missing_ok=True)
         if missing:
             return {"ok": False, **state.result(), "reason": state.reason or "failed",
                     "why": state.why or f"{missing[0]} was not written; the worker's log says why"}
-        return {"ok": True, **state.result()}
+        return {"ok": True, **({"coming": len(names)} if self.fetcher is not None else {}), **state.result()}
 
     def take_stats(self) -> InferScaleStats | None:
+        if self.fetcher is not None:
+            for name, n in self.fetcher.take_counts().items():
+                self.stats.data[name] += n
         if self.stats.is_empty():
             return None
         stats, self.stats = self.stats, InferScaleStats()
@@ -349,6 +380,8 @@ class SchedulerSide:
         self.book.abort([rid for rid, _ in stale])
         evicted = self.book.evict(found.tag, found.epoch)
         revoke.evicted = evicted
+        if self.fetcher is not None:
+            revoke.forgetting = self.fetcher.forget(found.tag, found.epoch)
         self.stats.evicted(evicted)
         logger.info("InferScale: memory revoked: %d requests ended, %d blocks evicted", len(stale), evicted)
 

@@ -10,9 +10,11 @@ from .ticket import Ticket
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
+    from .fetch import Forgetting, Wait
+
 
 class RequestState:
-    __slots__ = ("ticket", "request", "prompt", "checked", "local", "injected", "evicted", "reason", "why")
+    __slots__ = ("ticket", "request", "prompt", "checked", "local", "injected", "evicted", "reason", "why", "wait", "forgetting")
 
     def __init__(self, ticket: Ticket | None, request: Request, reason: str = "", why: str = "") -> None:
         self.ticket, self.request = ticket, request
@@ -22,6 +24,8 @@ class RequestState:
         self.injected = 0
         self.evicted = 0  # of a REVOKE: blocks that left the cache
         self.reason, self.why = reason, why
+        self.wait: Wait | None = None  # its parts, on their way from a gateway on another host
+        self.forgetting: Forgetting | None = None  # of a REVOKE: files in the cache
 
     def result(self) -> dict[str, Any]:
         return {"injected": self.injected, "local": self.local, "reason": self.reason, "why": self.why}

@@ -11,6 +11,7 @@ import torch
 from vllm.logger import init_logger
 
 from . import fingerprint
+from .bring import Bringer
 from .capture import Capture
 from .geometry import LiveModel, read_model
 from .library import LibraryError, load
@@ -35,6 +36,7 @@ class WorkerSide:
         self.model: Model | None = None
         self.orders: StepOrders | None = None
         self.capture: Capture | None = None
+        self.bringer: Bringer | None = None
         self.bad_blocks: set[int] = set()
         self.failures: list[Failure] = []
         self.stats = InferScaleStats()
@@ -67,7 +69,9 @@ class WorkerSide:
             self._open(orders.model)
         if orders.captures and self.model is not None:
             if self.capture is None:
-                self.capture = Capture(self.live, self.model, self.settings, self.pp_rank)
+                if self.settings.gateway:
+                    self.bringer = Bringer(self.settings)
+                self.capture = Capture(self.live, self.model, self.settings, self.pp_rank, self.bringer)
             self.capture.begin(orders.captures)
 
     def _open(self, shape: ModelShape) -> None:
@@ -167,6 +171,8 @@ class WorkerSide:
         return StepResult(failures) if failures else None
 
     def take_stats(self) -> InferScaleStats | None:
+        for _ in range(self.bringer.take_failures() if self.bringer is not None else 0):
+            self.stats.failed("fetch")
         if self.stats.is_empty():
             return None
         stats, self.stats = self.stats, InferScaleStats()

@@ -221,6 +221,22 @@ size_t is_engine_upstreams(is_engine *e, is_upstream *out, size_t most)
     return e && e->v->upstreams ? e->v->upstreams(e->impl, out, most) : 0;
 }
 
+static is_status no_workers(void)
+{
+    return is_fail(INFERSCALE_E_UNSUPPORTED, "this engine has no workers on other hosts");
+}
+
+is_status is_engine_worker_secret(is_engine *e, uint8_t out[IS_KEY_BYTES])
+{
+    memset(out, 0, IS_KEY_BYTES);
+    return e && e->v->worker_secret ? e->v->worker_secret(e->impl, out) : no_workers();
+}
+
+is_status is_engine_worker_rows(is_engine *e, const is_rows_piece *p)
+{
+    return e && e->v->worker_rows ? e->v->worker_rows(e->impl, p) : no_workers();
+}
+
 void is_engine_rest(is_engine *e, is_run *run)
 {
     if (!e || !run) return;

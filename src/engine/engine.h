@@ -43,7 +43,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 10, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
+enum { IS_ENGINE_ABI = 11, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -172,6 +172,14 @@ typedef struct is_upstream {
     struct { char code[24]; uint64_t n; } reasons[IS_REASONS_MAX];
 } is_upstream;
 
+/* Bytes [at, at + n) of a file of captured rows, as a worker of a remote engine named it. */
+typedef struct is_rows_piece {
+    const char *name;
+    uint64_t at, total;
+    const void *data;
+    size_t n;
+} is_rows_piece;
+
 typedef struct is_run is_run; /* one live sequence */
 
 /* What one step does for one run. */
@@ -242,6 +250,11 @@ typedef struct is_engine_vtable {
     void (*rest)(void *impl, is_run *run);
     /* ANY. The first `most` of its servers; returns how many there are. NULL: there are none, the engine computes here. */
     size_t (*upstreams)(void *impl, is_upstream *out, size_t most);
+    /* ANY; NULL: it has no workers that could stand on other hosts. What they and we know and nobody else does; and a piece of the rows that
+     * one of them captured for us: E_NOTFOUND (we have not asked for it, or not for this much), E_INVALID (no such name, or beyond its end),
+     * E_STALE (what stands before it has not come). A piece may come twice. */
+    is_status (*worker_secret)(void *impl, uint8_t out[IS_KEY_BYTES]);
+    is_status (*worker_rows)(void *impl, const is_rows_piece *p);
 } is_engine_vtable;
 
 /* ---- Embedders come from plug-ins too ------------------------------------------------------------------------------------- */
@@ -335,6 +348,9 @@ void is_engine_stats(is_engine *e, is_run *run, is_run_stats *out); /* of the la
 is_status is_engine_revoke(is_engine *e, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
 /* See the vtable's upstreams; 0 where the engine has none. */
 size_t is_engine_upstreams(is_engine *e, is_upstream *out, size_t most);
+/* See the vtable's; E_UNSUPPORTED where the engine has no workers elsewhere. */
+is_status is_engine_worker_secret(is_engine *e, uint8_t out[IS_KEY_BYTES]);
+is_status is_engine_worker_rows(is_engine *e, const is_rows_piece *p);
 /* The answer is over, the run is kept: others need not wait for it (batch.h). NULL is allowed. */
 void is_engine_rest(is_engine *e, is_run *run);
 void is_engine_finish(is_engine *e, is_run *run);

@@ -22,6 +22,7 @@ enum {
     IS_ROUTE_OPEN = 1,                 /* needs no key: health, the page's own files */
     IS_ROUTE_ENGINE = 2,               /* waits for the engine: queued apart from short work, bounded, 429 when the queue is full */
     IS_ROUTE_ADMIN = 4,                /* where there are keys: only for one that says admin. Metrics, reset, the whole store */
+    IS_ROUTE_WORKER = 16,              /* for a worker's pass, and for no key of a client's (workers.h) */
     IS_ROUTE_ANSWERS = 8,              /* the model tells an answer: what the metrics count as running and waiting, as vLLM does */
 };
 
@@ -33,7 +34,8 @@ typedef struct is_route {
 } is_route;
 
 /* Each face's table; method NULL ends it. Listed in server.c. */
-extern const is_route is_routes_openai[], is_routes_memory[], is_routes_own[], is_routes_mcp[], is_routes_ops[], is_routes_page[];
+extern const is_route is_routes_openai[], is_routes_memory[], is_routes_own[], is_routes_mcp[], is_routes_ops[], is_routes_page[],
+    is_worker_routes[];
 
 /* ---- What was asked ------------------------------------------------------------------------------------------------------ */
 

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "serve/http_in.h"
+#include "serve/workers.h"
 
 is_face is_face_of_path(const char *path)
 {
@@ -28,7 +29,8 @@ static bool framing(is_request *r)
 {
     static const char *const single[] = {
         "Host",   "Content-Length",    "Transfer-Encoding",  "Content-Type",     "Authorization",   "X-API-Key",
-        "Origin", "X-Inferscale-User", "X-Inferscale-Agent", "X-Inferscale-Run", "X-Inferscale-App"
+        "Origin", "X-Inferscale-User", "X-Inferscale-Agent", "X-Inferscale-Run", "X-Inferscale-App",
+        "X-Inferscale-Pass", "Content-Range"
     };
     const char *length = is_request_header(r, "Content-Length"), *coding = is_request_header(r, "Transfer-Encoding");
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
@@ -329,6 +331,7 @@ static bool authorise(is_request *r)
 {
     bool two = false;
     const char *key;
+    if (r->route->flags & IS_ROUTE_WORKER) return is_worker_authorise(r->server, r) || refuse(r, "pass");
     if (!r->server->keys || (r->route->flags & IS_ROUTE_OPEN)) return true;
     key = presented(r, &two);
     r->has_key = key && !two && is_keys_find(r->server->keys, key, &r->key);

@@ -25,6 +25,7 @@ static const is_route *const faces[] = {
     is_routes_own,
     is_routes_mcp,
     is_routes_page,
+    is_worker_routes,
     NULL,
 };
 static const is_route *extra; /* a test's */

@@ -9,6 +9,8 @@
 
 #include "kv/ticket.h"
 
+enum { COMING_MAX = 65536 };
+
 typedef struct job {
     is_capture *c;
     vllm_rows_how *how;             /* NULL: of nobody's run */
@@ -21,6 +23,7 @@ typedef struct job {
     uint64_t tried;
     uint32_t up;
     vllm_call *call;
+    uint32_t n_coming;              /* files that are on their way from another host: the call has ended, the server still counts as busy */
     bool done;
 } job;
 
@@ -142,7 +145,8 @@ static is_status send_job(vllm *e, vllm_line *l, job *j)
     vllm_spool_id(e, j->id);
     memcpy(a.id, j->id, sizeof a.id);
     j->sent = true;
-    st = vllm_ticket_body(e, &a, &body);
+    st = vllm_arrivals_expect(e, j->id, j->c->n_span);
+    if (st == INFERSCALE_OK) st = vllm_ticket_body(e, &a, &body);
     if (st == INFERSCALE_OK)
         st = vllm_call_open(l, e->up[j->up].url, "/v1/completions", body, VLLM_ANSWER_MAX,
                             (vllm_patience){ vllm_limit.connect_ms, vllm_limit.silent_ms }, &j->call);
@@ -160,6 +164,7 @@ static is_status read_answer(job *j, const json_t *answer)
     uint32_t n_pre = j->c->n_context - j->n_stored;
     const char *text;
     json_t *said;
+    json_int_t coming;
     bool good;
     char why[160];
 
@@ -167,35 +172,25 @@ static is_status read_answer(job *j, const json_t *answer)
     good = json_is_true(json_object_get(said, "ok"));
     text = json_string_value(json_object_get(said, "why"));
     snprintf(why, sizeof why, "%s", text && *text ? text : "it does not say why");
+    coming = json_integer_value(json_object_get(said, "coming"));
     json_decref(said);
     if (!good) return is_fail(INFERSCALE_E_ENGINE, "the connector did not capture rows (%s); see vLLM's log", why);
+    if (coming < 0 || coming > COMING_MAX) return is_fail(INFERSCALE_E_ENGINE, "the connector says that %lld files are coming", (long long)coming);
+    j->n_coming = (uint32_t)coming;
     if (n < 0 || n > (json_int_t)j->c->n_context) n = n < 0 ? 0 : j->c->n_context;
     j->c->n_computed = j->n_prompt - (uint32_t)n;
     j->c->n_injected = (uint32_t)n > n_pre ? (uint32_t)n - n_pre : 0;
     return INFERSCALE_OK;
 }
 
-/* A call has ended. OK with done, or to be sent anew (call NULL), or a failure that counts. */
-static is_status end_job(vllm *e, job *j)
+/* The rows are here, or will not be. OK with done, or to be sent anew, or a failure that counts. */
+static is_status settle_job(vllm *e, job *j, is_status st, bool retry)
 {
-    bool retry = true;
-    json_t *answer = NULL;
-    is_status st = vllm_call_end(j->call) == VLLM_ANSWERED ? INFERSCALE_OK : vllm_call_fail(j->call);
-
-    if (st == INFERSCALE_OK && vllm_call_code(j->call) != 200) st = vllm_call_refused(j->call, &retry);
-    if (st == INFERSCALE_OK) {
-        const is_buf *b = vllm_call_body(j->call);
-
-        answer = json_loadb(b->len ? (const char *)b->data : "", b->len, 0, NULL);
-        st = answer ? read_answer(j, answer) : is_fail(INFERSCALE_E_ENGINE, "%s does not answer in JSON", vllm_call_url(j->call));
-    }
-    json_decref(answer);
     if (st == INFERSCALE_OK) {
         st = vllm_spool_take(e, j->id, j->c->span, j->c->n_span, j->c->rows);
         j->sent = false;
     }
-    vllm_call_close(j->call);
-    j->call = NULL;
+    j->n_coming = 0;
     vllm_upstream_give(e, j->up, st == INFERSCALE_OK ? VLLM_WORKED : retry ? VLLM_FAILED : VLLM_NEITHER);
     j->done = st == INFERSCALE_OK;
     if (st == INFERSCALE_OK) {
@@ -211,6 +206,36 @@ static is_status end_job(vllm *e, job *j)
     return st;
 }
 
+/* A call has ended. Where the rows come from another host, they may not be here yet. */
+static is_status end_job(vllm *e, job *j)
+{
+    bool retry = true;
+    json_t *answer = NULL;
+    is_status st = vllm_call_end(j->call) == VLLM_ANSWERED ? INFERSCALE_OK : vllm_call_fail(j->call);
+
+    if (st == INFERSCALE_OK && vllm_call_code(j->call) != 200) st = vllm_call_refused(j->call, &retry);
+    if (st == INFERSCALE_OK) {
+        const is_buf *b = vllm_call_body(j->call);
+
+        answer = json_loadb(b->len ? (const char *)b->data : "", b->len, 0, NULL);
+        st = answer ? read_answer(j, answer) : is_fail(INFERSCALE_E_ENGINE, "%s does not answer in JSON", vllm_call_url(j->call));
+    }
+    json_decref(answer);
+    vllm_call_close(j->call);
+    j->call = NULL;
+    return st == INFERSCALE_OK && j->n_coming ? st : settle_job(e, j, st, retry);
+}
+
+static is_status await_rows(vllm *e, job *j)
+{
+    double since;
+
+    if (vllm_arrivals_count(e, j->id, &since) >= j->n_coming) return settle_job(e, j, INFERSCALE_OK, true);
+    if (is_now_ms() - since < vllm_limit.arrive_ms) return INFERSCALE_OK;
+    return settle_job(e, j, is_fail(INFERSCALE_E_ENGINE, "captured rows do not come from %s (%u of %u files did); its log says why it cannot reach "
+                                    "this gateway", e->up[j->up].url, vllm_arrivals_count(e, j->id, &since), j->n_coming), true);
+}
+
 /* ---- All of them ------------------------------------------------------------------------------------------------------------------ */
 
 static is_status run_jobs(vllm *e, vllm_line *l, job *jobs, size_t n, vllm_flags flags)
@@ -221,12 +246,13 @@ static is_status run_jobs(vllm *e, vllm_line *l, job *jobs, size_t n, vllm_flags
         if (vllm_flagged(flags)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled while vLLM encoded");
         for (size_t i = 0; i < n; i++) {
             if (jobs[i].call && vllm_call_end(jobs[i].call) != VLLM_PENDING) IS_TRY(end_job(e, &jobs[i]));
-            under_way += jobs[i].call != NULL;
+            if (jobs[i].n_coming && !jobs[i].call) IS_TRY(await_rows(e, &jobs[i]));
+            under_way += jobs[i].call || jobs[i].n_coming;
             left += !jobs[i].done;
         }
         if (!left) return INFERSCALE_OK;
         for (size_t i = 0; i < n && under_way < VLLM_CAPTURES; i++) {
-            if (jobs[i].call || jobs[i].done) continue;
+            if (jobs[i].call || jobs[i].n_coming || jobs[i].done) continue;
             IS_TRY(send_job(e, l, &jobs[i]));
             under_way++;
         }
@@ -236,10 +262,8 @@ static is_status run_jobs(vllm *e, vllm_line *l, job *jobs, size_t n, vllm_flags
 
 static void free_job(vllm *e, job *j)
 {
-    if (j->call) {
-        vllm_call_close(j->call); /* cut: vLLM gives it up */
-        vllm_upstream_give(e, j->up, VLLM_NEITHER);
-    }
+    if (j->call) vllm_call_close(j->call); /* cut: vLLM gives it up */
+    if (j->call || j->n_coming) vllm_upstream_give(e, j->up, VLLM_NEITHER);
     if (j->sent) vllm_spool_drop(e, j->id);
     is_free(j->prompt);
     is_free(j->parts);

@@ -7,6 +7,7 @@
  *   prompt     a run's tokens, its stored parts, salt    request    the JSON of a completion
  *   run        begin, more, token, sample                run_stats  what was injected after all, and why not
  *   capture    rows of spans                             spool      the files that they come in
+ *   arrive     those that workers on other hosts bring
  *   tail       what stands between a later turn's new facts and what the server has of the run
  *   revoke     a tag's lower epochs are given up         tickets    what the connector trusts
  *   open       the store's folder, the first word        report     what is known of it
@@ -41,6 +42,7 @@ typedef struct vllm_limits {
     uint32_t open_ms;               /* for servers that are still loading */
     uint32_t backoff_ms;            /* after a first failure; doubles */
     uint32_t keeper_ms;
+    uint32_t arrive_ms;             /* for the next piece of rows that a worker on another host brings */
     uint32_t confirm_ms;            /* a request waits so long for a server to confirm what was forgotten before it */
 } vllm_limits;
 extern vllm_limits vllm_limit;
@@ -83,6 +85,7 @@ typedef struct vllm_floor { uint8_t tag[IS_HASH_BYTES]; uint64_t epoch; } vllm_f
 typedef struct vllm_spool vllm_spool;
 typedef struct vllm_tokens vllm_tokens;
 typedef struct vllm_heads vllm_heads;
+typedef struct vllm_arrivals vllm_arrivals;
 
 typedef struct vllm {
     char *home, *dir;               /* HOME, HOME/vllm */
@@ -95,6 +98,7 @@ typedef struct vllm {
     vllm_tokens *tokens;
     vllm_heads *heads;
     vllm_spool *spool;
+    vllm_arrivals *arrivals;
 
     pthread_mutex_t lock;           /* of what follows */
     vllm_upstream up[VLLM_UPSTREAMS];
@@ -222,6 +226,16 @@ is_status vllm_spool_take(vllm *e, const uint8_t id[16], const int32_t *span, ui
 /* A capture that failed: what it wrote, or may still write, is overwritten and removed. */
 void vllm_spool_drop(vllm *e, const uint8_t id[16]);
 void vllm_spool_sweep(vllm *e);     /* the keeper: late files of those */
+
+/* Rows that workers on other hosts bring (arrive.c): only of ids that are expected, and no more than their spans can have. */
+is_status vllm_arrivals_new(vllm *e);
+void vllm_arrivals_free(vllm *e);
+is_status vllm_arrivals_expect(vllm *e, const uint8_t id[16], uint32_t n_span);
+void vllm_arrivals_over(vllm *e, const uint8_t id[16]);   /* nothing of it is written any more when this returns */
+/* How many files of it are whole; *since: when the last piece of it came, or when it was expected. */
+uint32_t vllm_arrivals_count(vllm *e, const uint8_t id[16], double *since);
+is_status vllm_worker_secret(void *impl, uint8_t out[IS_KEY_BYTES]);
+is_status vllm_worker_rows(void *impl, const is_rows_piece *p);
 
 /* ---- Runs ------------------------------------------------------------------------------------------------------------------- */
 

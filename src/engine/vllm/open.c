@@ -12,7 +12,7 @@
 enum { SECRET_HEX = 2 * IS_KEY_BYTES, SAY_EVERY_MS = 10000, LOOK_EVERY_MS = 250 };
 
 vllm_limits vllm_limit = { .connect_ms = 5000, .silent_ms = 300000, .small_ms = 60000, .open_ms = 600000, .backoff_ms = 500,
-                           .keeper_ms = 1000, .confirm_ms = 10000 };
+                           .keeper_ms = 1000, .arrive_ms = 15000, .confirm_ms = 10000 };
 
 /* ---- The servers' addresses ------------------------------------------------------------------------------------------------ */
 
@@ -263,6 +263,7 @@ void vllm_close(void *impl)
     vllm_model_free(e->model);
     vllm_http_free(e->http);
     is_free(e->attempts);
+    vllm_arrivals_free(e);
     vllm_spool_close(e);
     is_free(e->floors);
     is_free(e->dir);
@@ -279,6 +280,7 @@ static is_status open_all(vllm *e, const is_engine_opts *opts)
     IS_TRY(make_folders(e, opts->home));
     IS_TRY(get_secret(e));
     IS_TRY(vllm_spool_open(e));
+    IS_TRY(vllm_arrivals_new(e));
     IS_TRY(vllm_http_new(opts->key, &e->http));
     IS_TRY(vllm_tokens_new(&e->tokens));
     IS_TRY(describe_all(e, opts->open_ms ? opts->open_ms : vllm_limit.open_ms, opts->cancel));

@@ -26,6 +26,8 @@ const is_engine_vtable is_vllm_engine = {
     .revoke = vllm_revoke,
     .rest = vllm_rest,
     .upstreams = vllm_upstreams,
+    .worker_secret = vllm_worker_secret,
+    .worker_rows = vllm_worker_rows,
 };
 
 static const is_host *host;

@@ -254,6 +254,7 @@ is_status vllm_spool_take(vllm *e, const uint8_t id[16], const int32_t *span, ui
     names w = { .prefix = hex };
     is_status st;
 
+    vllm_arrivals_over(e, id);
     is_hex(id, 16, hex);
     st = is_fs_default()->list(is_fs_default(), e->spool->dir, note_name, &w);
     if (st == INFERSCALE_OK) st = read_all(e, &w, span, n_span, rows);
@@ -269,6 +270,7 @@ void vllm_spool_drop(vllm *e, const uint8_t id[16])
     vllm_spool *s = e->spool;
     char hex[ID_HEX + 1];
 
+    vllm_arrivals_over(e, id);
     is_hex(id, 16, hex);
     clear(e, hex);
     pthread_mutex_lock(&s->guard);
