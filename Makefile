@@ -210,7 +210,7 @@ help:
 	@echo 'make test-vllm         the vLLM connector, against a vLLM for the CPU (6 GB in the cache); ARGS="-k NAME"'
 	@echo 'make soak              power loss, failing memory and disks, kill -9 for SECONDS=600; one line of JSON a test'
 	@echo 'make clean             removes build/* but what set-up wrote'
-	@echo 'BUILD=release|asan|tsan|fuzz   TEST_ONLY=REGEX   TEST_TIMEOUT=SECONDS   JOBS=N'
+	@echo 'BUILD=release|asan|tsan|fuzz   TEST_ONLY=REGEX   TEST_TIMEOUT=SECONDS   JOBS=N   TEST_JOBS=N'
 
 setup:
 	@scripts/setup.sh
@@ -232,9 +232,14 @@ ASAN_SKIP :=
 TEST_NAMES := $(notdir $(TESTS))
 # Once more with the mock as an engine that computes elsewhere.
 TEST_REMOTE := test_api test_audit test_complete test_complete_ends test_forget test_live test_openai test_openai_ends test_own_api test_prove
-TEST_ITEMS := scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py scripts/check-sql.py scripts/check-openapi.py tests/runner.sh tests/setup.sh tests/example.sh tests/clients.sh \
-    $(addprefix build/release/tests/,$(TEST_NAMES)) \
-    $(addprefix build/asan/tests/,$(filter-out $(ASAN_SKIP),$(TEST_NAMES))) \
+# The longest first, so that none is left to end alone. Those that compute models get a CPU each (scripts/run-tests.sh), all but one.
+TEST_LONG  := llama_test_identity llama_test_batching llama_test_capture llama_test_stitching test_backup test_encode test_faults test_crash_points \
+    test_forget_schedule test_background test_live llama_test_complete llama_test_engine_basic llama_test_openai test_audit test_fsck
+TEST_ORDER := $(filter $(TEST_NAMES),$(TEST_LONG)) $(filter-out $(TEST_LONG),$(TEST_NAMES))
+on_cpus     = $(if $(filter-out build/release/tests/llama_test_engine_basic,$(if $(findstring /llama_,$(1)),$(1))),"CPUS=1 $(1)",$(1))
+TEST_ITEMS := "CPUS=1 tests/clients.sh" "CPUS=1 tests/example.sh" \
+    scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py scripts/check-sql.py scripts/check-openapi.py tests/runner.sh tests/setup.sh \
+    $(foreach t,$(TEST_ORDER),$(foreach i,build/release/tests/$(t) $(if $(filter $(ASAN_SKIP),$(t)),,build/asan/tests/$(t)),$(call on_cpus,$(i)))) \
     $(foreach t,$(TEST_REMOTE),"INFERSCALE_MOCK=remote build/release/tests/$(t)")
 FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 FUZZ_N     ?= 20000

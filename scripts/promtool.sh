@@ -20,6 +20,7 @@ if [ ! -x "$folder/promtool" ]; then
     ls prometheus_"$version"*.deb >/dev/null 2>&1 || { echo "apt has another prometheus than $version: $(ls)" >&2 && exit 1; }
     dpkg-deb -x prometheus_*.deb out
     mkdir -p "$folder"
-    mv out/usr/bin/promtool "$folder/promtool"
+    mv out/usr/bin/promtool "$folder/promtool.$$" # another may be doing the same
+    mv "$folder/promtool.$$" "$folder/promtool"
 fi
 echo "$folder/promtool"

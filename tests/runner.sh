@@ -34,6 +34,33 @@ program nothing 'exit 0'
 program hangs 'echo 1..1; sleep 30'
 program argument '[ "$1" = x ] && printf "1..1\nok 1 - a\n"'
 program home 'printf "1..1\n"; [ -d "$TMPDIR" ] && [ ! -e "$INFERSCALE_HOME" ] && touch "$TMPDIR/x" && echo ok 1 - a'
+# Each of two waits for the other; one has a CPU of its own; one is where the sanitizers' programs are.
+for p in left:right right:left; do
+    program "${p%:*}" "touch '$tap_scratch/${p%:*}.is'; for i in \$(seq 100); do if [ -e '$tap_scratch/${p#*:}.is' ]; then printf '1..1\nok 1 - a\n'; exit; fi; sleep 0.1; done"
+done
+program alone "[ \$(nproc) -eq 1 ] && printf '1..1\nok 1 - a\n'"
+
+side_by_side() {
+    rm -f "$tap_scratch"/*.is
+    TEST_JOBS=2 gives 0 "2 passed, 0 failed" left right
+}
+
+one_cpu() {
+    local out
+    out=$(TEST_JOBS=2 scripts/run-tests.sh "CPUS=1 $tap_scratch/alone" "CPUS=1 $tap_scratch/alone" 2>&1)
+    echo "$out"
+    [ "$(echo "$out" | tail -n 1)" = "2 passed, 0 failed" ]
+}
+
+an_interrupt_ends_all() { # two programs of 30 seconds each
+    local pid
+    TEST_JOBS=2 scripts/run-tests.sh "$tap_scratch/hangs" "$tap_scratch/hangs" &
+    pid=$!
+    sleep 1
+    kill -TERM $pid
+    wait $pid
+    [ $? -eq 130 ] && [ $SECONDS -lt $((began + 25)) ]
+}
 
 check "passes" gives 0 "2 passed, 0 failed" good
 check "a failing case" gives 1 "3 passed, 1 failed" good bad
@@ -44,6 +71,10 @@ check "a crash after the last case" gives 1 "2 passed, 1 failed" crashes
 check "a program without cases" gives 1 "0 passed, 1 failed" nothing
 check "no program at all" gives 1 "0 passed, 0 failed"
 check "a program with arguments, each in its own folder" gives 0 "3 passed, 0 failed" "argument x" home home
+check "two side by side" side_by_side
+check "one CPU for a program that asks for it" one_cpu
+began=$SECONDS
+check "an interrupt ends all that run" an_interrupt_ends_all
 TEST_TIMEOUT=1
 check "a program that hangs" gives 1 "0 passed, 1 failed" hangs
 finish
