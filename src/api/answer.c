@@ -487,7 +487,8 @@ static is_status begin_run(is_asking *a, const is_plan *plan, is_run **run, is_r
     is_run_opts o = { .sampling = { .temperature = a->o.temperature, .top_k = a->o.top_k, .top_p = a->o.top_p, .min_p = a->o.min_p,
                                     .seed = a->o.seed, .presence = a->c.presence_penalty, .frequency = a->c.frequency_penalty,
                                     .bias = a->bias, .n_bias = (uint32_t)a->c.n_bias, .grammar = a->c.grammar },
-                      .cache_parts = 1, .no_prefix_cache = plan->n_parts == 1, .want_logits = a->c.logprobs != 0, .cancel = a->o.cancel,
+                      .cache_parts = 1, .no_prefix_cache = plan->n_parts == 1, .want_likely = a->c.logprobs != 0,
+                      .n_likely = a->c.top_logprobs, .cancel = a->o.cancel,
                       .stop = &a->hold.stop, .on_begun = say_accepted, .begun_ctx = a, .n_predict = a->o.max_tokens,
                       .n_shared = n_shared(a, plan) };
     is_status st;

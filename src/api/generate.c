@@ -1,5 +1,4 @@
 /* generate.c - the answer, token by token: what is shown when, where it ends, and how likely each token was. */
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -28,33 +27,6 @@ typedef struct telling {
 
 /* ---- How likely ---------------------------------------------------------------------------------------------------------- */
 
-typedef struct ranked { double logit; int32_t id; } ranked;
-
-/* The n likeliest of all; best first. Returns how many. */
-static size_t likeliest(const float *logits, uint32_t n_vocab, size_t n, ranked out[TOP_MAX])
-{
-    size_t have = 0;
-
-    for (uint32_t i = 0; n && i < n_vocab; i++) {
-        size_t at = have < n ? have++ : n;
-
-        if (at == n && !((double)logits[i] > out[n - 1].logit)) continue;
-        for (at = at == n ? n - 1 : at; at > 0 && (double)logits[i] > out[at - 1].logit; at--) out[at] = out[at - 1];
-        out[at] = (ranked){ logits[i], (int32_t)i };
-    }
-    return have;
-}
-
-/* log of the sum of exp: what turns logits into logarithms of probabilities. */
-static double normaliser(const float *logits, uint32_t n)
-{
-    double most = -INFINITY, sum = 0;
-
-    for (uint32_t i = 0; i < n; i++) most = logits[i] > most ? (double)logits[i] : most;
-    for (uint32_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
-    return most + log(sum);
-}
-
 static char *piece_of(is_engine *e, int32_t token, size_t *len)
 {
     char piece[PIECE_MAX];
@@ -75,34 +47,29 @@ static void free_token(const inferscale_token *t)
     is_free((char *)(uintptr_t)t->bytes);
 }
 
-static is_status describe(is_engine *e, const float *logits, double norm, int32_t id, inferscale_token *out)
+static is_status describe(is_engine *e, const is_likely *l, inferscale_token *out)
 {
-    *out = (inferscale_token){ .id = id, .logprob = (double)logits[id] - norm };
-    out->bytes = piece_of(e, id, &out->len);
+    *out = (inferscale_token){ .id = l->id, .logprob = l->logprob };
+    out->bytes = piece_of(e, l->id, &out->len);
     return out->bytes ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer's tokens");
 }
 
-/* The token beside the likeliest ones, from the logits that it was drawn from. */
+/* The token beside the likeliest ones, as they were when it was drawn. */
 static is_status weigh(telling *t, int32_t id, inferscale_token *out)
 {
     is_engine *e = t->a->is->engine;
-    const uint32_t n_vocab = is_engine_describe(e)->n_vocab;
-    const float *logits = is_engine_logits(e, t->run);
+    is_likely all[TOP_MAX + 1];
     inferscale_token *top;
-    ranked best[TOP_MAX];
-    double norm;
-    size_t n;
+    uint32_t n;
 
     *out = (inferscale_token){ 0 };
-    if (!logits || id < 0 || (uint32_t)id >= n_vocab) return is_fail(INFERSCALE_E_ENGINE, "the engine gives no logits; ask without logprobs");
-    norm = normaliser(logits, n_vocab);
-    n = likeliest(logits, n_vocab, t->a->c.top_logprobs, best);
-    IS_TRY(describe(e, logits, norm, id, out));
-    top = is_calloc(n + 1, sizeof *top);
+    IS_TRY(is_engine_likely(e, t->run, id, t->a->c.top_logprobs, all, &n));
+    IS_TRY(describe(e, &all[0], out));
+    top = is_calloc(n, sizeof *top);
     if (!top) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the answer's tokens");
     out->top = top;
-    for (size_t i = 0; i < n; i++) {
-        IS_TRY(describe(e, logits, norm, best[i].id, &top[i]));
+    for (uint32_t i = 1; i < n; i++) {
+        IS_TRY(describe(e, &all[i], &top[i - 1]));
         out->n_top++;
     }
     return INFERSCALE_OK;

@@ -154,13 +154,25 @@ static is_status compute(is_engine *e, is_run *run, const is_run_opts *opts)
     return is_batch_do(e->batch, run, true, opts ? opts->cancel : NULL, opts ? opts->stop : NULL);
 }
 
+/* Where how likely tokens are is seen from logits, these are wanted. */
+static const is_run_opts *with_logits(const is_engine *e, const is_run_opts *opts, is_run_opts *own)
+{
+    if (!opts || !opts->want_likely || opts->want_logits || e->v->likely) return opts;
+    *own = *opts;
+    own->want_logits = true;
+    return own;
+}
+
 is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
 {
     is_run *made = NULL;
     is_status st;
 
+    is_run_opts own;
+
     *run = NULL;
     if (stats) memset(stats, 0, sizeof *stats);
+    opts = with_logits(e, opts, &own);
     IS_TRY(e->v->begin(e->impl, plan, opts, &made));
     say_begun(opts);
     st = compute(e, made, opts);
@@ -175,7 +187,10 @@ is_status is_engine_start(is_engine *e, const is_plan *plan, const is_run_opts *
 
 is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const is_run_opts *opts, is_run_stats *stats)
 {
+    is_run_opts own;
+
     if (stats) memset(stats, 0, sizeof *stats);
+    opts = with_logits(e, opts, &own);
     IS_TRY(e->v->more(e->impl, run, more, opts));
     say_begun(opts);
     IS_TRY(compute(e, run, opts));
@@ -197,6 +212,19 @@ is_status is_engine_feed(is_engine *e, is_run *run, int32_t token)
 const float *is_engine_logits(is_engine *e, is_run *run)
 {
     return e->v->logits(e->impl, run);
+}
+
+is_status is_engine_likely(is_engine *e, is_run *run, int32_t token, uint32_t n, is_likely *out, uint32_t *n_out)
+{
+    const float *logits;
+
+    *n_out = 0;
+    if (e->v->likely) return e->v->likely(e->impl, run, token, n, out, n_out);
+    logits = e->v->logits(e->impl, run);
+    if (!logits || token < 0 || (uint32_t)token >= e->info.n_vocab)
+        return is_fail(INFERSCALE_E_ENGINE, "the engine does not say how likely token %d was; ask without logprobs", token);
+    is_likely_of(logits, e->info.n_vocab, token, n, out, n_out);
+    return INFERSCALE_OK;
 }
 
 uint32_t is_engine_run_tokens(is_engine *e, is_run *run)

@@ -43,7 +43,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 11, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
+enum { IS_ENGINE_ABI = 12, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -138,7 +138,9 @@ typedef struct is_run_opts {
                                 the numerical floor N of the evaluation. */
     uint32_t cache_parts;    /* keep the first so many parts (all COMPUTED) as an exact prefix for later runs; default 1 */
     bool no_prefix_cache;    /* neither use nor keep exact prefixes */
-    bool want_logits;        /* is_engine.logits will be called */
+    bool want_logits;        /* is_engine_logits will be called */
+    bool want_likely;        /* is_engine_likely will be called, for n_likely at most; E_UNSUPPORTED where that is more than there is */
+    uint32_t n_likely;
     const volatile int *cancel;
     const volatile int *stop; /* a second flag of the same meaning: the host's own beside its caller's. May be NULL */
     void (*on_begun)(void *ctx); /* the host's, called on the caller's thread when begin or more has accepted all of this, before
@@ -181,6 +183,9 @@ typedef struct is_rows_piece {
 } is_rows_piece;
 
 typedef struct is_run is_run; /* one live sequence */
+
+/* How likely a token was, over the whole vocabulary, before temperature and cuts. */
+typedef struct is_likely { int32_t id; double logprob; } is_likely;
 
 /* What one step does for one run. */
 typedef struct is_lane {
@@ -236,6 +241,8 @@ typedef struct is_engine_vtable {
     void (*stats)(void *impl, is_run *run, is_run_stats *out);             /* of the last begin or more */
     is_status (*sample)(void *impl, is_run *run, int32_t *token);          /* from the last logits; does not run it */
     const float *(*logits)(void *impl, is_run *run);                       /* [n_vocab] of the last token, raw; until the next call */
+    /* Of the token that sample gave, in out[0], and behind it of the n likeliest, the likeliest first; *n_out <= n + 1. NULL: by logits. */
+    is_status (*likely)(void *impl, is_run *run, int32_t token, uint32_t n, is_likely *out, uint32_t *n_out);
     uint32_t (*run_tokens)(void *impl, is_run *run);                       /* position of the next token */
 
     /* ANY; NULL = nothing is kept that could outlive its epoch. From now on nothing of this tag that was made under a lower epoch is used;
@@ -342,6 +349,8 @@ is_status is_engine_extend(is_engine *e, is_run *run, const is_plan *more, const
 is_status is_engine_sample(is_engine *e, is_run *run, int32_t *token);
 is_status is_engine_feed(is_engine *e, is_run *run, int32_t token);
 const float *is_engine_logits(is_engine *e, is_run *run);
+/* See the vtable's likely; out: [n + 1]. E_ENGINE: nothing is known of that token, or it was not said before that it would be asked for. */
+is_status is_engine_likely(is_engine *e, is_run *run, int32_t token, uint32_t n, is_likely *out, uint32_t *n_out);
 uint32_t is_engine_run_tokens(is_engine *e, is_run *run);
 void is_engine_stats(is_engine *e, is_run *run, is_run_stats *out); /* of the last start or extend, as it is known now */
 /* See the vtable's revoke. OK where the engine has none. */
@@ -354,5 +363,8 @@ is_status is_engine_worker_rows(is_engine *e, const is_rows_piece *p);
 /* The answer is over, the run is kept: others need not wait for it (batch.h). NULL is allowed. */
 void is_engine_rest(is_engine *e, is_run *run);
 void is_engine_finish(is_engine *e, is_run *run);
+
+/* The same from logits (likely.c). 0 <= token < n_vocab. */
+void is_likely_of(const float *logits, uint32_t n_vocab, int32_t token, uint32_t n, is_likely *out, uint32_t *n_out);
 
 #endif

@@ -305,65 +305,6 @@ static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inf
 
 /* ---- A streaming completion ----------------------------------------------------------------------------------------------------------------- */
 
-static void add_event(is_buf *b, json_t *e)
-{
-    char *text = json_dumps(e, JSON_COMPACT);
-
-    is_buf_fmt(b, "data: %s\r\n\r\n", text);
-    free(text);
-    json_decref(e);
-}
-
-static json_t *logprobs_of(int32_t token, bool few)
-{
-    json_t *top = json_object();
-    char key[32];
-
-    for (int i = 0; i < FAKE_VOCAB - few; i++) {
-        snprintf(key, sizeof key, "token_id:%d", i);
-        json_object_set_new(top, key, json_real(i == token ? -0.125 : -9 - i / 100.0));
-    }
-    return json_pack("{s:[o]}", "top_logprobs", top);
-}
-
-static void add_token(is_buf *b, int32_t token, bool logprobs, bool few)
-{
-    json_t *choice = json_pack("{s:i, s:s, s:[i], s:n}", "index", 0, "text", "?", "token_ids", token, "finish_reason");
-
-    if (logprobs) json_object_set_new(choice, "logprobs", logprobs_of(token, few));
-    add_event(b, json_pack("{s:s, s:[o]}", "id", "cmpl-1", "choices", choice));
-}
-
-static void add_end(is_buf *b, const char *finish)
-{
-    add_event(b, json_pack("{s:s, s:[{s:i, s:s, s:[], s:s}]}", "id", "cmpl-1", "choices", "index", 0, "text", "", "token_ids", "finish_reason", finish));
-}
-
-/* What the model says to this prompt, as events. *answer: the plain length of what a good server says. */
-static void write_answer(vllm_fake *f, const json_t *body, int32_t *tokens, uint32_t n, uint32_t cached, is_buf *b)
-{
-    uint32_t most = (uint32_t)json_integer_value(json_object_get(body, "max_tokens")), told = 0, prompt = n;
-    bool logprobs = json_object_get(body, "logprobs") != NULL, ended = false;
-    fake_mood mood = mood_of(f);
-
-    is_buf_str(b, ": hello\n\n");
-    for (; told < most && !ended; told++) {
-        int32_t token = fake_next(tokens, n, prompt, f->length);
-
-        ended = token == FAKE_END;
-        if (mood == FAKE_WRONG_ID && told == 2) token = 70000;
-        if (!ended || mood != FAKE_NO_END_TOKEN) add_token(b, token, logprobs, mood == FAKE_FEW_LOGPROBS);
-        if (!ended) tokens[n++] = token;
-    }
-    if (mood == FAKE_TWO_CHOICES) add_event(b, json_pack("{s:[{s:i},{s:i}]}", "choices", "index", 0, "index", 1));
-    add_end(b, mood == FAKE_ABORTED ? "abort" : ended ? "stop" : "length");
-    if (mood == FAKE_BEHIND_THE_END) add_token(b, 'z', logprobs, false);
-    if (mood == FAKE_NO_USAGE) add_event(b, json_pack("{s:[], s:{s:i}}", "choices", "usage", "prompt_tokens", (int)prompt));
-    else add_event(b, json_pack("{s:[], s:{s:i, s:i, s:{s:i}}}", "choices", "usage", "prompt_tokens", (int)prompt, "completion_tokens", (int)told,
-                                "prompt_tokens_details", "cached_tokens", (int)cached));
-    is_buf_str(b, "data: [DONE]\n\n");
-}
-
 /* Cuts the text behind its nth event. */
 static void cut_behind(is_buf *b, int n, int more)
 {
@@ -387,7 +328,7 @@ static enum MHD_Result answer_stream(vllm_fake *f, struct MHD_Connection *c, con
     s->f = f;
     s->chunk = f->chunk;
     s->delay_ms = f->delay_ms;
-    write_answer(f, body, tokens, n, t ? ready(f, t, tokens) : 0, &s->text);
+    fake_write_answer(f, body, tokens, n, t ? ready(f, t, tokens) : 0, &s->text);
     if (mood == FAKE_TORN_FIRST) cut_behind(&s->text, 1, 9), s->cut = true;
     if (mood == FAKE_TORN_MID) cut_behind(&s->text, 4, 20), s->cut = true;
     if (mood == FAKE_HANG) s->text.len = 0, s->hang = true;
@@ -409,6 +350,36 @@ static enum MHD_Result answer_stream(vllm_fake *f, struct MHD_Connection *c, con
     return ok;
 }
 
+/* What is wrong with the request as such; 0 = nothing. */
+static unsigned wrong_with(const vllm_fake *f, const json_t *body, char why[160])
+{
+    const json_t *logprobs = json_object_get(body, "logprobs");
+    const char *model = json_string_value(json_object_get(body, "model"));
+    int n = logprobs ? (int)json_integer_value(logprobs) : 0;
+
+    if (f->refuse) snprintf(why, 160, "%s", f->refuse_says ? f->refuse_says : "no");
+    if (f->refuse) return f->refuse;
+    if (model && strcmp(model, f->served) != 0) snprintf(why, 160, "The model `%.60s` does not exist.", model);
+    if (model && strcmp(model, f->served) != 0) return 404;
+    if (n == -1) n = FAKE_VOCAB;
+    if (f->max_logprobs == -1 || n <= f->max_logprobs) return 0;
+    snprintf(why, 160, "Requested sample logprobs of %d, which is greater than max allowed: %d", n, f->max_logprobs);
+    return 400;
+}
+
+static enum MHD_Result send_late(struct MHD_Connection *c, unsigned code, const char *why)
+{
+    is_buf b = IS_BUF_INIT;
+    enum MHD_Result ok;
+
+    fake_add_event(&b, json_pack("{s:{s:s, s:s, s:n, s:i}}", "error", "message", why, "type", "BadRequestError", "param", "code", (int)code));
+    is_buf_str(&b, "data: [DONE]\n\n");
+    is_buf_u8(&b, 0);
+    ok = send_text(c, 200, (char *)b.data);
+    is_buf_free(&b);
+    return ok;
+}
+
 static enum MHD_Result complete(vllm_fake *f, struct MHD_Connection *c, json_t *body)
 {
     json_t *ids = json_object_get(body, "prompt");
@@ -418,11 +389,18 @@ static enum MHD_Result complete(vllm_fake *f, struct MHD_Connection *c, json_t *
     fake_mood mood = mood_of(f);
     inferscale_ticket *t;
     enum MHD_Result ok;
+    unsigned wrong;
+    char why[160];
 
+    if (mood == FAKE_GATEWAY) {
+        free(tokens);
+        return refuse(c, 400, "prompt must be a text");
+    }
     for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)json_integer_value(json_array_get(ids, i));
     json_decref(f->last);
     f->last = json_incref(body);
     t = read_ticket(f, body, tokens, n);
+    if (t && streams && f->refuse_tickets) is_free(t), t = NULL;
     if (!streams) {
         ok = answer_ticket(f, c, t, tokens);
         is_free(t);
@@ -431,8 +409,11 @@ static enum MHD_Result complete(vllm_fake *f, struct MHD_Connection *c, json_t *
         f->seen.completions++;
         ok = mood == FAKE_500 ? refuse(c, 500, "engine dead") : mood == FAKE_429 ? refuse(c, 429, "slow down") :
              mood == FAKE_REDIRECT ? refuse(c, 302, "elsewhere") :
-             refuse(c, 400, json_object_get(body, "logprobs") ? "Requested sample logprobs of 260, which is greater than max allowed: 20"
-                                                              : "Invalid grammar specification.");
+             refuse(c, 400, "Invalid grammar specification.");
+    } else if ((wrong = wrong_with(f, body, why)) != 0) {
+        is_free(t);
+        f->seen.completions++;
+        ok = f->refuse_late ? send_late(c, wrong, why) : refuse(c, wrong, why);
     } else {
         ok = answer_stream(f, c, body, tokens, n, t);
     }
@@ -487,7 +468,18 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     }
     if (strcmp(url, "/health") == 0) {
         f->seen.health++;
+        for (bool hangs = true; hangs && f->health_hangs;) { /* without the lock */
+            pthread_mutex_unlock(&f->lock);
+            nap(5);
+            pthread_mutex_lock(&f->lock);
+            hangs = !is_closing(f);
+        }
         ok = send_text(c, mood_of(f) == FAKE_500 ? 503 : 200, "");
+        pthread_mutex_unlock(&f->lock);
+        return ok;
+    }
+    if (strcmp(url, "/openapi.json") == 0) {
+        ok = send_json(c, 200, json_pack("{s:{s:s}}", "info", "title", mood_of(f) == FAKE_GATEWAY ? "InferScale" : "FastAPI"));
         pthread_mutex_unlock(&f->lock);
         return ok;
     }
@@ -522,6 +514,8 @@ vllm_fake *fake_start(const char *home)
     f->length = 12;
     f->tp = f->pp = 1;
     f->chunk = 1 << 20;
+    f->max_logprobs = -1;
+    f->served = "fake/model";
     pthread_mutex_init(&f->lock, NULL);
     f->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL, 0, NULL, NULL, on_request, f,
                                  MHD_OPTION_SOCK_ADDR, &(struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) },

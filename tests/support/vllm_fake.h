@@ -29,6 +29,7 @@ typedef enum fake_mood {
     FAKE_NO_CONNECTOR, FAKE_UNSIGNED, FAKE_NOT_REVOKED, FAKE_CAPTURE_LIES, FAKE_CAPTURE_HALF, FAKE_CAPTURE_OTHER, FAKE_CAPTURE_500,
     FAKE_CAPTURE_HANG,
     /* of the description */
+    FAKE_GATEWAY,                   /* it is an `inferscale serve` */
     FAKE_FOREIGN, FAKE_BAD_GEOMETRY, FAKE_BAD_PIECES, FAKE_BAD_EOS, FAKE_HUGE_PIECES, FAKE_NO_INJECT
 } fake_mood;
 
@@ -57,6 +58,13 @@ typedef struct vllm_fake {
     fake_mood mood;                 /* set by fake_set */
     fake_chat chat;
     uint32_t length, tp, pp, chunk, delay_ms;
+    int max_logprobs;               /* --max-logprobs */
+    const char *served;             /* what it calls its model in requests: another name there is 404 */
+    unsigned refuse;                /* not 0: streaming completions are refused with this HTTP status ... */
+    bool refuse_late;               /* ... as an event, in a stream that began with 200 */
+    const char *refuse_says;
+    bool refuse_tickets;            /* as unsigned, of streaming completions */
+    bool health_hangs;              /* /health does not answer */
     fake_seen seen;
     json_t *last;                   /* the last completion's body */
     inferscale_ticket *ticket;      /* of the last streaming one */

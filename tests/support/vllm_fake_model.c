@@ -132,6 +132,7 @@ json_t *fake_description(const vllm_fake *f)
     json_object_update_new(d, json_pack("{s:[i], s:[[is], [is], [is], [is]], s:s}", "eos", mood_of(f) == FAKE_BAD_EOS ? 99999 : FAKE_END, "special",
                                         FAKE_START, "<|im_start|>", FAKE_END, "<|im_end|>", FAKE_BOS, "<s>", FAKE_X, "<|x<|", "pieces",
                                         packed_pieces));
+    json_object_update_new(d, json_pack("{s:s, s:i}", "served", f->served, "max_logprobs", f->max_logprobs));
     json_object_update_new(d, json_pack("{s:i, s:i, s:b, s:b}", "tensor_parallel", (int)f->tp, "pipeline_parallel", (int)f->pp, "can_evict", 1,
                                         "can_abort", 1));
     free(geometry);

@@ -212,6 +212,6 @@ is_status vllm_worker_rows(void *impl, const is_rows_piece *p)
 
 is_status vllm_worker_secret(void *impl, uint8_t out[IS_KEY_BYTES])
 {
-    memcpy(out, ((const vllm *)impl)->secret, IS_KEY_BYTES);
+    vllm_secret_get(impl, out);
     return INFERSCALE_OK;
 }

@@ -44,7 +44,7 @@ static is_status render(vllm *e, const is_chat_marks *s, bool whole, bool system
     json_array_append_new(list, message("user", s->user));
     if (whole) json_array_append_new(list, message("assistant", s->assistant));
     if (whole) json_array_append_new(list, message("user", s->second));
-    request = json_pack("{s:s, s:o, s:b}", "model", e->model->name, "messages", list, "add_generation_prompt", (int)whole);
+    request = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", (int)whole);
     if (!request || json_dump_callback(request, add_bytes, &body, JSON_COMPACT) != 0) {
         json_decref(request);
         is_buf_free(&body);

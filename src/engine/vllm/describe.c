@@ -265,6 +265,17 @@ static is_status read_fingerprint(const json_t *d, vllm_model *m)
     return s && from_hex(s, json_string_length(v), m->fingerprint, IS_HASH_BYTES) ? INFERSCALE_OK : wrong("fingerprint");
 }
 
+static is_status read_max_logprobs(const json_t *d, vllm_model *m)
+{
+    const json_t *v = json_object_get(d, "max_logprobs");
+
+    m->max_logprobs = -1;
+    if (!v || json_is_null(v)) return INFERSCALE_OK;
+    if (!json_is_integer(v) || json_integer_value(v) < -1 || json_integer_value(v) > INT32_MAX) return wrong("max_logprobs");
+    m->max_logprobs = (int32_t)json_integer_value(v);
+    return INFERSCALE_OK;
+}
+
 static is_status read_bos(const json_t *d, vllm_model *m)
 {
     const json_t *v = json_object_get(d, "bos");
@@ -285,6 +296,9 @@ static is_status read_all(const json_t *d, vllm_model *m)
     IS_TRY(get_text(d, "connector", true, m->connector, sizeof m->connector));
     IS_TRY(get_text(d, "vllm", true, m->vllm, sizeof m->vllm));
     IS_TRY(get_text(d, "model", true, m->name, sizeof m->name));
+    IS_TRY(get_text(d, "served", json_object_get(d, "served") != NULL, m->served, sizeof m->served));
+    if (!m->served[0]) snprintf(m->served, sizeof m->served, "%s", m->name); /* an older connector */
+    IS_TRY(read_max_logprobs(d, m));
     IS_TRY(get_text(d, "arch", false, m->arch, sizeof m->arch));
     IS_TRY(get_text(d, "dtype", true, m->dtype, sizeof m->dtype));
     IS_TRY(get_text(d, "why_not", false, m->why_not, sizeof m->why_not));

@@ -11,8 +11,12 @@
 /* A token that the tokenizer finds in text by its literal. */
 typedef struct vllm_special { int32_t id; char *text; size_t len; } vllm_special;
 
+enum { VLLM_SERVED_MAX = 1024 };
+
 typedef struct vllm_model {
     char connector[48], vllm[48], name[256], arch[64], dtype[16], why_not[256];
+    char served[VLLM_SERVED_MAX];   /* what requests call it: a path on the server perhaps, which is nobody's business */
+    int32_t max_logprobs;           /* of a token; -1 = of the whole vocabulary, or not known: vLLM will say */
     uint8_t fingerprint[IS_HASH_BYTES];
     is_codec codec;
     is_geometry *geometry;          /* NULL if can_inject is false and none was given */

@@ -32,12 +32,17 @@ struct vllm_heads {
 
 static const uint8_t nobody[IS_HASH_BYTES];
 
-static is_status name_of(const vllm *e, const uint8_t *tag, const uint8_t *fingerprint, const int32_t *tokens, uint32_t n,
+static is_status name_of(vllm *e, const uint8_t *tag, const uint8_t *fingerprint, const int32_t *tokens, uint32_t n,
                          uint8_t out[IS_HASH_BYTES])
 {
+    uint8_t secret[IS_KEY_BYTES];
     is_hash *h;
+    is_status st;
 
-    IS_TRY(is_hash_new(e->secret, &h));
+    vllm_secret_get(e, secret);
+    st = is_hash_new(secret, &h);
+    memset(secret, 0, sizeof secret);
+    if (st != INFERSCALE_OK) return st;
     is_hash_field(h, "inferscale head 1", 17);
     is_hash_field(h, tag, IS_HASH_BYTES);
     is_hash_field(h, fingerprint, IS_HASH_BYTES);

@@ -346,6 +346,26 @@ is_status vllm_call_fail(const vllm_call *c)
     }
 }
 
+/* A file's path says where things are on the server: that is not for its clients' clients. "/v1" alone is none. */
+static void hide_paths(char *s)
+{
+    static const char mark[] = "...", before[] = " '\"(`[{=:,";
+    char *to = s;
+
+    for (const char *p = s; *p;) {
+        size_t n = *p == '/' && (p == s || strchr(before, p[-1])) ? strcspn(p, " '\")`]},;") : 0;
+
+        if (n >= sizeof mark - 1 && memchr(p + 1, '/', n - 1)) {
+            memcpy(to, mark, sizeof mark - 1);
+            to += sizeof mark - 1;
+            p += n;
+        } else {
+            *to++ = *p++;
+        }
+    }
+    *to = 0;
+}
+
 void vllm_says(const uint8_t *body, size_t n, char out[240])
 {
     json_t *root = n ? json_loadb((const char *)body, n, 0, NULL) : NULL, *error = json_object_get(root, "error");
@@ -359,23 +379,28 @@ void vllm_says(const uint8_t *body, size_t n, char out[240])
     for (; at < n && s[at] && len < 220; at++) out[len++] = (unsigned char)s[at] < 0x20 || s[at] == 0x7f ? ' ' : s[at];
     len = is_utf8_whole(out, len);
     out[len] = 0;
+    hide_paths(out);
     json_decref(root);
 }
 
 is_status vllm_call_refused(const vllm_call *c, bool *retry)
 {
-    long code = vllm_call_code(c);
     char says[240];
 
     vllm_says(c->body.data, c->body.len, says);
-    *retry = code >= 500 || code == 429;
+    return vllm_refused(c->url, vllm_call_code(c), says, retry);
+}
+
+is_status vllm_refused(const char *url, long code, const char *says, bool *retry)
+{
+    *retry = true;
     if (code == 401 || code == 403)
-        return is_fail(INFERSCALE_E_DENIED, "%s refuses the API key (HTTP %ld: %s); set the one that vLLM was started with", c->url, code,
-                       says);
+        return is_fail(INFERSCALE_E_DENIED, "%s refuses the API key (HTTP %ld: %s); set the one that vLLM was started with", url, code, says);
     if (code == 404)
-        return is_fail(INFERSCALE_E_ENGINE, "%s is not there (HTTP 404: %s); check that the address is a vLLM server's, without /v1",
-                       c->url, says);
-    if (code == 429) return is_fail(INFERSCALE_E_BUSY, "%s has too much to do (HTTP 429: %s); try again later", c->url, says);
-    if (code >= 400 && code < 500) return is_fail(INFERSCALE_E_INVALID, "vLLM refuses the request (HTTP %ld: %s)", code, says);
-    return is_fail(INFERSCALE_E_ENGINE, "%s failed (HTTP %ld: %s); see vLLM's log, then try again", c->url, code, says);
+        return is_fail(INFERSCALE_E_NOTFOUND, "%s is not there (HTTP 404: %s); check that the address is a vLLM server's, without /v1", url, says);
+    if (code == 429) return is_fail(INFERSCALE_E_BUSY, "%s has too much to do (HTTP 429: %s); try again later", url, says);
+    if (code == 501 || (code >= 400 && code < 500 && code != 408)) *retry = false;
+    if (code == 501) return is_fail(INFERSCALE_E_UNSUPPORTED, "this vLLM cannot do that (HTTP 501: %s)", says);
+    if (!*retry) return is_fail(INFERSCALE_E_INVALID, "vLLM refuses the request (HTTP %ld: %s)", code, says);
+    return is_fail(INFERSCALE_E_ENGINE, "%s failed (HTTP %ld: %s); see vLLM's log, then try again", url, code, says);
 }

@@ -48,9 +48,14 @@ is_buf *vllm_call_body(vllm_call *c);                        /* what came; the r
 const char *vllm_call_url(const vllm_call *c);
 /* The sentence for an end that is no answer; E_ENGINE or E_NOMEM. */
 is_status vllm_call_fail(const vllm_call *c);
-/* The sentence for an answer whose HTTP status says no; *retry: another server may do better. */
+/* The sentence for an answer whose HTTP status says no; *retry: another server may do better.
+ *
+ * What a status is about: E_INVALID and E_UNSUPPORTED (no retry), the request: any server would say so. E_BUSY, the moment. E_DENIED (the
+ * key), E_NOTFOUND (no such path or model) and E_ENGINE, the server: it has failed. */
 is_status vllm_call_refused(const vllm_call *c, bool *retry);
-/* What a server says went wrong, in one printable line. */
+/* The same of a status that came otherwise; says: the server's sentence. */
+is_status vllm_refused(const char *url, long code, const char *says, bool *retry);
+/* What a server says went wrong, in one printable line without paths. */
 void vllm_says(const uint8_t *body, size_t n, char out[240]);
 
 #endif

@@ -10,7 +10,8 @@
  *   arrive     those that workers on other hosts bring
  *   tail       what stands between a later turn's new facts and what the server has of the run
  *   revoke     a tag's lower epochs are given up         tickets    what the connector trusts
- *   open       the store's folder, the first word        report     what is known of it
+ *   open       the store's folder, the first word        secret     what tickets are signed with
+ *   report     what is known of it
  *
  * Locks: vllm.lock guards the servers' states and the small tables; nothing is waited for under it. Each other object has its own,
  * and takes vllm.lock inside it, never the other way round. */
@@ -54,6 +55,7 @@ void vllm_nap(uint32_t ms);
 /* ---- Servers (upstream.c) ------------------------------------------------------------------------------------------------- */
 
 typedef enum vllm_state { VLLM_NEW, VLLM_READY, VLLM_FOREIGN } vllm_state; /* not described yet; usable; of another model */
+/* Of a request: the server answered it; the server failed (no answer, or one that is no request's fault); it says nothing of the server. */
 typedef enum vllm_outcome { VLLM_WORKED, VLLM_FAILED, VLLM_NEITHER } vllm_outcome;
 
 typedef struct vllm_upstream {
@@ -61,8 +63,11 @@ typedef struct vllm_upstream {
     vllm_state state;
     uint32_t in_flight, n_row;      /* failures in a row */
     double down_until_ms;           /* 0 = healthy */
+    bool unsure;                    /* it has failed since it said what it is: another model may be behind the address now */
+    bool no_gateway;                /* its address was looked at: it is no `inferscale serve` */
     char why[256];                  /* the last failure, or why it is not used */
     char version[64], name[128];    /* as described */
+    char served[VLLM_SERVED_MAX];   /* what its requests call the model */
     uint8_t fingerprint[IS_HASH_BYTES];
     bool can_inject;
     uint64_t n_requests, n_failures, n_retries, tokens_injected;
@@ -82,6 +87,15 @@ typedef struct vllm_attempt { uint8_t key[IS_HASH_BYTES]; uint32_t attempt; uint
 enum { VLLM_ATTEMPTS = 4096 };
 
 typedef struct vllm_floor { uint8_t tag[IS_HASH_BYTES]; uint64_t epoch; } vllm_floor; /* the lowest epoch that is of use */
+/* The secret's file (secret.c). */
+typedef struct vllm_secret {
+    pthread_mutex_t lock;
+    char *path;
+    uint8_t bytes[IS_KEY_BYTES];
+    uint64_t file, n_read;          /* which file it was; how many secrets there were so far */
+    bool said;
+} vllm_secret;
+
 typedef struct vllm_spool vllm_spool;
 typedef struct vllm_tokens vllm_tokens;
 typedef struct vllm_heads vllm_heads;
@@ -89,7 +103,7 @@ typedef struct vllm_arrivals vllm_arrivals;
 
 typedef struct vllm {
     char *home, *dir;               /* HOME, HOME/vllm */
-    uint8_t secret[IS_KEY_BYTES];
+    vllm_secret secret;
     vllm_http *http;
     vllm_model *model;
     is_chat_format chat;
@@ -120,16 +134,24 @@ typedef struct vllm {
 is_status vllm_no_memory(void);
 
 /* A usable server for work of this tag (NULL = nobody's) that is not in *tried, which it joins; it counts as busy until it is given
- * back. E_BUSY: those that are left have not confirmed a revocation. E_ENGINE: none is left. */
+ * back. One that has failed says first what it is. E_BUSY: those that are left have not confirmed a revocation. E_ENGINE: none is left. */
 is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t *i);
 /* The same for this one server: false if it is not usable now. */
 bool vllm_upstream_take_this(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t i);
 void vllm_upstream_give(vllm *e, uint32_t i, vllm_outcome outcome);
+/* The same of a look at one that was not taken. */
+void vllm_upstream_note(vllm *e, uint32_t i, vllm_outcome outcome);
+/* retry: another server may do better. One that has too much to do (E_BUSY) has not failed. */
+vllm_outcome vllm_outcome_of(is_status st, bool retry);
 bool vllm_upstream_pends(const vllm_upstream *u, const uint8_t *tag);  /* under the lock */
 
-/* One request, answered in JSON. code 0 with a failure: no answer. *retry: another server may do better. */
+/* One request (body NULL: a GET), answered in JSON. *retry: another server may do better. */
 is_status vllm_ask(vllm *e, uint32_t up, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out, bool *retry);
-/* On one server after another. */
+/* The body (a JSON object without "model") with the name that server i has for the model; is_free. */
+is_status vllm_body_for(vllm *e, uint32_t i, const char *body, char **out);
+/* E_DENIED and E_NOTFOUND as E_ENGINE: said of a server, they are not meant for whoever asks us. */
+is_status vllm_server_fault(is_status st);
+/* On one server after another; the body as for vllm_body_for. */
 is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out);
 /* Waits on the line in short steps until each call has ended or a flag is set: E_CANCELLED. */
 is_status vllm_wait_all(vllm_line *l, vllm_call *const *calls, size_t n, vllm_flags flags);
@@ -152,24 +174,34 @@ typedef struct vllm_ask_for {
     const vllm_part *parts;
     uint32_t n_parts, capture_begin, capture_n;
     bool salted;                    /* salt is the one to use; else a capture gets a random one */
+    uint64_t n_secret;              /* out: which secret signed it */
 } vllm_ask_for;
 
+/* The secret as its file has it now, read again when that has changed; returns how many there were so far. */
+uint64_t vllm_secret_get(vllm *e, uint8_t out[IS_KEY_BYTES]);
+/* Reads the file whatever it looks like: a connector does not trust what was signed. True: it is another one. */
+bool vllm_secret_again(vllm *e);
+is_status vllm_secret_open(vllm *e);
+void vllm_secret_close(vllm *e);
+
 /* The signed ticket as text; is_free. */
-is_status vllm_ticket_make(const vllm *e, const vllm_ask_for *a, char **out);
+is_status vllm_ticket_make(vllm *e, vllm_ask_for *a, char **out);
 /* The salt of a run: of the tokens of its header, the names of its first turn's stored parts, and attempts. */
-is_status vllm_salt_make(const vllm *e, const is_realm *realm, const int32_t *header, uint32_t n_header, const vllm_part *parts,
+is_status vllm_salt_make(vllm *e, const is_realm *realm, const int32_t *header, uint32_t n_header, const vllm_part *parts,
                          uint32_t n_parts, uint32_t attempt, uint8_t out[IS_HASH_BYTES]);
 /* A request that computes nothing for anybody (DESCRIBE, REVOKE, STATUS), and the connector's word to it (a new reference).
- * E_NOTFOUND: there is no connector in this vLLM. */
-is_status vllm_ticket_body(const vllm *e, vllm_ask_for *a, char **body);
-is_status vllm_ticket_answer(const json_t *answer, json_t **out);
+ * E_NOTFOUND: there is no connector in this vLLM. E_DENIED: it does not trust the ticket; *code (may be NULL) is its reason. */
+is_status vllm_ticket_body(vllm *e, vllm_ask_for *a, char **body);
+is_status vllm_ticket_answer(const json_t *answer, json_t **out, const char **code);
+/* Both, of one server; once more where the secret turns out to be another one. */
+is_status vllm_ticket_ask(vllm *e, uint32_t up, vllm_ask_for *a, vllm_flags flags, uint32_t ms, json_t **out, const char **code);
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
 
 is_status vllm_open(const is_engine_opts *opts, void **impl);
 void vllm_close(void *impl);
-/* Asks server i what it is. E_NOTFOUND: no connector. The model's first description becomes e->model. */
-is_status vllm_describe(vllm *e, uint32_t i);
+/* Asks server i what it is, and waits ms for that at most. E_NOTFOUND: no connector. The model's first description becomes e->model. */
+is_status vllm_describe(vllm *e, uint32_t i, uint32_t ms);
 is_status vllm_keeper_start(vllm *e);
 void vllm_keeper_stop(vllm *e);
 
@@ -248,6 +280,7 @@ void vllm_finish_run(void *impl, is_run *run);
 void vllm_stats(void *impl, is_run *run, is_run_stats *out);
 is_status vllm_sample(void *impl, is_run *run, int32_t *token);
 const float *vllm_logits(void *impl, is_run *run);
+is_status vllm_likely(void *impl, is_run *run, int32_t token, uint32_t n, is_likely *out, uint32_t *n_out);
 uint32_t vllm_run_tokens(void *impl, is_run *run);
 void vllm_rest(void *impl, is_run *run);
 

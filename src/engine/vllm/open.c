@@ -1,4 +1,4 @@
-/* open.c - the folders and the secret that gateway and workers share, and the servers' first word. */
+/* open.c - the servers' addresses, the folders that gateway and workers share, and the servers' first word. */
 #include "engine/chat_pieces.h"
 #include "engine/vllm/internal.h"
 
@@ -7,9 +7,10 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/url.h"
 #include "kv/ticket.h"
 
-enum { SECRET_HEX = 2 * IS_KEY_BYTES, SAY_EVERY_MS = 10000, LOOK_EVERY_MS = 250 };
+enum { SAY_EVERY_MS = 10000, LOOK_EVERY_MS = 250 };
 
 vllm_limits vllm_limit = { .connect_ms = 5000, .silent_ms = 300000, .small_ms = 60000, .open_ms = 600000, .backoff_ms = 500,
                            .keeper_ms = 1000, .arrive_ms = 15000, .confirm_ms = 10000 };
@@ -19,7 +20,6 @@ vllm_limits vllm_limit = { .connect_ms = 5000, .silent_ms = 300000, .small_ms = 
 /* One address p[0..n): http(s)://host[:port][/path], without user or password. */
 static is_status add_url(vllm *e, const char *p, size_t n)
 {
-    const char *host;
     char *url;
 
     while (n && (*p == ' ' || *p == '\t')) p++, n--;
@@ -27,16 +27,9 @@ static is_status add_url(vllm *e, const char *p, size_t n)
     if (n > 3 && memcmp(p + n - 3, "/v1", 3) == 0) n -= 3;
     if (n == 0) return INFERSCALE_OK;
     if (e->n_up == VLLM_UPSTREAMS) return is_fail(INFERSCALE_E_INVALID, "more than %d vLLM servers; name fewer", VLLM_UPSTREAMS);
+    IS_TRY(is_url_check(p, n));
     url = is_strndup(p, n);
     if (!url) return vllm_no_memory();
-    host = strncmp(url, "http://", 7) == 0 ? url + 7 : strncmp(url, "https://", 8) == 0 ? url + 8 : NULL;
-    if (!host || !*host || *host == '/' || *host == ':' || strpbrk(url, "?#@")) {
-        is_status st = is_fail(INFERSCALE_E_INVALID, "'%.*s' is no address of a vLLM server; write it as http://host:port, and the key apart",
-                               strchr(url, '@') ? 0 : 200, url);
-
-        is_free(url);
-        return st;
-    }
     for (uint32_t i = 0; i < e->n_up; i++)
         if (strcmp(e->up[i].url, url) == 0) {
             is_free(url);
@@ -58,7 +51,7 @@ static is_status add_urls(vllm *e, const char *list)
     return is_fail(INFERSCALE_E_INVALID, "no vLLM server is named; give --upstream http://host:port");
 }
 
-/* ---- Folders and the secret --------------------------------------------------------------------------------------------------- */
+/* ---- Folders ----------------------------------------------------------------------------------------------------------------------- */
 
 static is_status make_folder(const char *path)
 {
@@ -74,90 +67,16 @@ static is_status make_folders(vllm *e, const char *home)
     return e->dir ? make_folder(e->dir) : vllm_no_memory();
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static is_status read_secret(vllm *e, const char *path)
-{
-    const is_fs *fs = is_fs_default();
-    uint8_t *text = NULL;
-    size_t n = 0;
-    is_stat stat;
-    bool good;
-
-    IS_TRY(is_file_read_all(fs, path, 4096, &text, &n));
-    while (n && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' ')) n--;
-    good = n == SECRET_HEX;
-    for (size_t i = 0; good && i < SECRET_HEX; i++) {
-        int d = hex_digit((char)text[i]);
-
-        good = d >= 0;
-        e->secret[i / 2] = (uint8_t)(i % 2 ? e->secret[i / 2] | d : d << 4);
-    }
-    if (text) memset(text, 0, n);
-    is_free(text);
-    if (!good) return is_fail(INFERSCALE_E_CORRUPT, "%s does not hold 32 bytes as hex; remove it, and a new one is made", path);
-    if (fs->stat(fs, path, &stat) == INFERSCALE_OK && (stat.mode & 077)) {
-        is_log(IS_LOG_WARN, "%s was readable by others; its mode is set to 0600, and it may be known: replace it", path);
-        IS_TRY(fs->set_mode(fs, path, 0600));
-    }
-    return INFERSCALE_OK;
-}
-
-/* Of several processes that make one at once, one wins, and all read that one. */
-static is_status make_secret(const char *path)
-{
-    const is_fs *fs = is_fs_default();
-    uint8_t secret[IS_KEY_BYTES], id[8];
-    char hex[SECRET_HEX + 2], mark[17];
-    is_buf own = IS_BUF_INIT;
-    is_file *f = NULL;
-    is_status st;
-
-    is_random(secret, sizeof secret);
-    is_random(id, sizeof id);
-    is_hex(secret, sizeof secret, hex);
-    is_hex(id, sizeof id, mark);
-    hex[SECRET_HEX] = '\n';
-    is_buf_fmt(&own, "%s.%s", path, mark);
-    st = is_buf_ok(&own) ? fs->open(fs, (const char *)own.data, IS_OPEN_CREATE_NEW, &f) : vllm_no_memory();
-    if (st == INFERSCALE_OK) st = fs->pwrite(fs, f, hex, SECRET_HEX + 1, 0);
-    if (st == INFERSCALE_OK) st = fs->sync(fs, f);
-    if (f) fs->close(fs, f);
-    if (st == INFERSCALE_OK) {
-        st = fs->link(fs, (const char *)own.data, path);
-        if (st == INFERSCALE_E_UNSUPPORTED) st = fs->rename(fs, (const char *)own.data, path);
-        else fs->unlink(fs, (const char *)own.data);
-        if (st != INFERSCALE_OK && fs->exists(fs, path)) st = INFERSCALE_OK;
-    }
-    memset(secret, 0, sizeof secret);
-    memset(hex, 0, sizeof hex);
-    is_buf_free(&own);
-    return st;
-}
-
-static is_status get_secret(vllm *e)
-{
-    char *path = is_path_join(e->dir, "secret");
-    is_status st = path ? INFERSCALE_OK : vllm_no_memory();
-
-    if (st == INFERSCALE_OK && !is_fs_default()->exists(is_fs_default(), path)) st = make_secret(path);
-    if (st == INFERSCALE_OK) st = read_secret(e, path);
-    is_free(path);
-    return st;
-}
-
 /* ---- What the servers are ------------------------------------------------------------------------------------------------------- */
 
 static is_status adopt(vllm *e, uint32_t i, vllm_model *m)
 {
     vllm_upstream *u = &e->up[i];
     const vllm_model *seen = m;
-    bool same;
+    bool same, news, was_foreign;
 
     pthread_mutex_lock(&e->lock);
+    was_foreign = u->state == VLLM_FOREIGN;
     if (!e->model) {
         e->model = m;
         m = NULL;
@@ -166,44 +85,63 @@ static is_status adopt(vllm *e, uint32_t i, vllm_model *m)
     u->state = same ? VLLM_READY : VLLM_FOREIGN;
     snprintf(u->version, sizeof u->version, "vLLM %.20s, connector %.20s", seen->vllm, seen->connector);
     snprintf(u->name, sizeof u->name, "%.127s", seen->name);
+    snprintf(u->served, sizeof u->served, "%s", seen->served);
     memcpy(u->fingerprint, seen->fingerprint, IS_HASH_BYTES);
     u->can_inject = same && seen->can_inject;
-    u->why[0] = 0;
-    if (!same) snprintf(u->why, sizeof u->why, "it serves another model (%.100s) than the others", m->name);
+    news = u->unsure || u->version[0] == 0;
+    u->unsure = false;
+    if (u->n_row == 0) u->why[0] = 0;
+    if (!same) snprintf(u->why, sizeof u->why, "it serves another model (%.40s) than the one that this gateway was started with (%.40s); start "
+                        "the gateway anew for that, or vLLM with the old one", m->name, e->model->name);
     pthread_mutex_unlock(&e->lock);
-    if (!same) {
+    if (!same && !was_foreign) {
         VLLM_COUNT(e, foreign_servers, 1);
-        is_log(IS_LOG_WARN, "vLLM at %s is not used: it serves another model (%.100s) than the others (%.100s)", u->url, m->name,
-               e->model->name);
-    } else {
+        is_log(IS_LOG_ERROR, "vLLM at %s gets no work: it serves another model (%.100s) than the one that this gateway was started with (%.100s)",
+               u->url, m->name, e->model->name);
+    } else if (same && news) {
         is_log(IS_LOG_INFO, "vLLM at %s is there: %s, %s, connector %s", u->url, e->model->name, e->model->vllm, e->model->connector);
     }
     vllm_model_free(m);
     return INFERSCALE_OK;
 }
 
-is_status vllm_describe(vllm *e, uint32_t i)
+/* Somebody may have given the address of an `inferscale serve`: it answers as vLLM does, but for what is between a gateway and vLLM. */
+static is_status name_gateway(vllm *e, uint32_t i, is_status failed)
+{
+    vllm_upstream *u = &e->up[i];
+    json_t *api = NULL;
+    char why[512];
+    bool retry, ours;
+
+    if (u->no_gateway || failed == INFERSCALE_E_NOMEM || failed == INFERSCALE_E_CANCELLED) return failed;
+    snprintf(why, sizeof why, "%s", is_error());
+    if (vllm_ask(e, i, "/openapi.json", NULL, (vllm_flags){ &e->stopping, NULL }, vllm_limit.small_ms, &api, &retry) != INFERSCALE_OK)
+        return is_fail(failed, "%s", why);
+    ours = json_is_string(json_object_get(json_object_get(api, "info"), "title")) &&
+           strcmp(json_string_value(json_object_get(json_object_get(api, "info"), "title")), "InferScale") == 0;
+    json_decref(api);
+    u->no_gateway = !ours;
+    if (!ours) return is_fail(failed, "%s", why);
+    return is_fail(INFERSCALE_E_INVALID, "%s is an `inferscale serve`, not a vLLM; give the address of the vLLM server that is to compute", u->url);
+}
+
+is_status vllm_describe(vllm *e, uint32_t i, uint32_t ms)
 {
     const int32_t prompt[] = { 0 };
     vllm_ask_for a = { .op = INFERSCALE_TICKET_DESCRIBE, .prompt = prompt, .n_prompt = 1 };
     vllm_model *m = NULL;
-    json_t *answer = NULL, *said = NULL;
-    char *body = NULL;
-    bool retry;
-    is_status st = vllm_ticket_body(e, &a, &body);
+    json_t *said = NULL;
+    is_status st = vllm_ticket_ask(e, i, &a, (vllm_flags){ &e->stopping, NULL }, ms, &said, NULL);
 
-    if (st == INFERSCALE_OK) st = vllm_ask(e, i, "/v1/completions", body, (vllm_flags){ &e->stopping, NULL }, vllm_limit.small_ms, &answer, &retry);
-    if (st == INFERSCALE_OK) st = vllm_ticket_answer(answer, &said);
     if (st == INFERSCALE_OK) st = vllm_model_read(said, &m);
     if (st == INFERSCALE_OK) st = adopt(e, i, m);
+    else if (!e->model) st = name_gateway(e, i, st); /* nobody has said yet what is served: the address may be a wrong one */
     if (st != INFERSCALE_OK) {
         pthread_mutex_lock(&e->lock);
         snprintf(e->up[i].why, sizeof e->up[i].why, "%s", is_error());
         pthread_mutex_unlock(&e->lock);
     }
     json_decref(said);
-    json_decref(answer);
-    is_free(body);
     return st;
 }
 
@@ -226,7 +164,7 @@ static is_status describe_all(vllm *e, uint32_t open_ms, const volatile int *can
 
         for (uint32_t i = 0; i < e->n_up; i++) {
             if (e->up[i].state == VLLM_NEW) {
-                is_status own = vllm_describe(e, i);
+                is_status own = vllm_describe(e, i, vllm_limit.small_ms);
 
                 if (own != INFERSCALE_OK) st = own;
                 n_loading += own == INFERSCALE_E_ENGINE || own == INFERSCALE_E_BUSY;
@@ -270,7 +208,8 @@ void vllm_close(void *impl)
     is_free(e->home);
     pthread_cond_destroy(&e->wake);
     pthread_mutex_destroy(&e->lock);
-    memset(e->secret, 0, sizeof e->secret);
+    vllm_secret_close(e);
+    pthread_mutex_destroy(&e->secret.lock);
     is_free(e);
 }
 
@@ -278,7 +217,7 @@ static is_status open_all(vllm *e, const is_engine_opts *opts)
 {
     IS_TRY(add_urls(e, opts->model_path));
     IS_TRY(make_folders(e, opts->home));
-    IS_TRY(get_secret(e));
+    IS_TRY(vllm_secret_open(e));
     IS_TRY(vllm_spool_open(e));
     IS_TRY(vllm_arrivals_new(e));
     IS_TRY(vllm_http_new(opts->key, &e->http));
@@ -300,6 +239,7 @@ is_status vllm_open(const is_engine_opts *opts, void **impl)
     if (!e) return vllm_no_memory();
     e->attempts = is_calloc(VLLM_ATTEMPTS, sizeof *e->attempts);
     pthread_mutex_init(&e->lock, NULL);
+    pthread_mutex_init(&e->secret.lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&e->wake, &attr);

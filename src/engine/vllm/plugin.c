@@ -22,6 +22,7 @@ const is_engine_vtable is_vllm_engine = {
     .stats = vllm_stats,
     .sample = vllm_sample,
     .logits = vllm_logits,
+    .likely = vllm_likely,
     .run_tokens = vllm_run_tokens,
     .revoke = vllm_revoke,
     .rest = vllm_rest,

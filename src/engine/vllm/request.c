@@ -29,13 +29,30 @@ static is_status check(const vllm *e, const is_sampling *s)
     return INFERSCALE_OK;
 }
 
+/* The log-probabilities that these options need, if the server gives as many. */
+static is_status wanted(const vllm *e, const is_run_opts *o, int *want)
+{
+    const int32_t most = e->model->max_logprobs;
+
+    *want = o->want_logits ? VLLM_LOGPROBS_ALL : o->want_likely ? (int)o->n_likely : VLLM_LOGPROBS_NONE;
+    if (most == -1 || *want == VLLM_LOGPROBS_NONE) return INFERSCALE_OK;
+    if (*want == VLLM_LOGPROBS_ALL && (uint32_t)most < e->model->n_vocab)
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "this vLLM gives no log-probabilities of the whole vocabulary; start it with --max-logprobs -1");
+    if (*want > most)
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "this vLLM gives the log-probabilities of at most %d tokens, and %u are asked for; ask for fewer, or "
+                       "start it with --max-logprobs %u", most, o->n_likely, o->n_likely);
+    return INFERSCALE_OK;
+}
+
 is_status vllm_sampling_take(is_run *r, const is_run_opts *o)
 {
     is_sampling s = o->sampling;
     is_bias *bias = NULL;
     char *grammar = NULL;
+    int want;
 
     IS_TRY(check(r->e, &s));
+    IS_TRY(wanted(r->e, o, &want));
     if (s.n_bias) bias = is_malloc(s.n_bias * sizeof *bias);
     if (s.grammar && *s.grammar) grammar = is_strdup(s.grammar);
     if ((s.n_bias && !bias) || (s.grammar && *s.grammar && !grammar)) {
@@ -49,7 +66,7 @@ is_status vllm_sampling_take(is_run *r, const is_run_opts *o)
     r->how.bias = bias;
     r->how.grammar = grammar;
     r->n_predict = o->n_predict;
-    r->want_logits = o->want_logits;
+    r->want_logprobs = want;
     r->n_ahead = AHEAD_FIRST;
     return INFERSCALE_OK;
 }
@@ -71,7 +88,7 @@ static uint32_t how_many(const is_run *r)
     uint32_t n = r->n_predict > told && r->n_predict - told < fits ? r->n_predict - told : fits;
     bool one_way = r->how.temperature == 0 && r->how.presence == 0 && !r->how.grammar;
 
-    return r->want_logits && !r->n_predict && one_way && r->n_ahead < n ? r->n_ahead : n;
+    return r->want_logprobs == VLLM_LOGPROBS_ALL && !r->n_predict && one_way && r->n_ahead < n ? r->n_ahead : n;
 }
 
 /* Biases, and the frequency penalty of what this answer has told already: to vLLM that is the prompt now. */
@@ -133,6 +150,7 @@ static is_status add_ticket(is_run *r, json_t *body)
     IS_TRY(vllm_tail_parts(r, r->n - 1, &parts, &a.n_parts)); /* one token is computed */
     a.parts = parts;
     st = vllm_ticket_make(r->e, &a, &ticket);
+    r->n_secret = a.n_secret;
     is_free(parts);
     if (st != INFERSCALE_OK) return st;
     is_hex(r->salt, sizeof r->salt, hex);
@@ -148,7 +166,7 @@ static int add_bytes(const char *p, size_t n, void *buf)
     return is_buf_ok(buf) ? 0 : -1;
 }
 
-/* {"prompt":[ids],...}: the ids are written by hand, they are many. */
+/* {"prompt":[ids],...}: the ids are written by hand, they are many. The model's name is each server's own (vllm_body_for). */
 static is_status write(const is_run *r, const json_t *body, char **out)
 {
     is_buf b = IS_BUF_INIT;
@@ -175,11 +193,12 @@ is_status vllm_request_make(is_run *r, char **out)
     *out = NULL;
     if (r->n >= r->e->model->n_ctx) return is_fail(INFERSCALE_E_CONTEXT, "the context of %u tokens is full", r->e->model->n_ctx);
     r->n_asked = how_many(r);
-    body = json_pack("{s:s, s:b, s:{s:b}, s:b, s:i}", "model", r->e->model->name, "stream", 1, "stream_options", "include_usage", 1,
+    body = json_pack("{s:b, s:{s:b}, s:b, s:i}", "stream", 1, "stream_options", "include_usage", 1,
                      "return_token_ids", 1, "max_tokens", (int)r->n_asked);
     st = body ? add_choosing(r, body) : vllm_no_memory();
-    if (st == INFERSCALE_OK && r->want_logits &&
-        (json_object_set_new(body, "logprobs", json_integer(-1)) != 0 || json_object_set_new(body, "return_tokens_as_token_ids", json_true()) != 0))
+    if (st == INFERSCALE_OK && r->want_logprobs != VLLM_LOGPROBS_NONE &&
+        (json_object_set_new(body, "logprobs", json_integer(r->want_logprobs)) != 0 ||
+         json_object_set_new(body, "return_tokens_as_token_ids", json_true()) != 0))
         st = vllm_no_memory();
     if (st == INFERSCALE_OK) st = add_ticket(r, body);
     if (st == INFERSCALE_OK) st = write(r, body, out);

@@ -85,7 +85,7 @@ static bool says_ok(vllm_call *c)
 
     if (vllm_call_end(c) != VLLM_ANSWERED || vllm_call_code(c) != 200) return false;
     answer = json_loadb(vllm_call_body(c)->len ? (const char *)vllm_call_body(c)->data : "", vllm_call_body(c)->len, 0, NULL);
-    if (vllm_ticket_answer(answer, &said) == INFERSCALE_OK) ok = json_is_true(json_object_get(said, "ok"));
+    if (vllm_ticket_answer(answer, &said, NULL) == INFERSCALE_OK) ok = json_is_true(json_object_get(said, "ok"));
     json_decref(said);
     json_decref(answer);
     return ok;

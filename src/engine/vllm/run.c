@@ -15,9 +15,9 @@ static const is_run_opts no_opts;
 
 static void drop_next(is_run *r)
 {
-    if (r->has_next) is_free(r->next.logprobs);
+    if (r->has_next) vllm_token_drop(&r->next);
     r->has_next = false;
-    r->next = (vllm_token){ -1, NULL };
+    r->next = (vllm_token){ .id = -1 };
 }
 
 /* Cuts what is under way. */
@@ -39,16 +39,15 @@ static void reset(is_run *r)
     r->handed = r->gave_stop = false;
 }
 
-/* What a server's refusal means to our caller. */
-static is_status translate(const is_run *r, const vllm_call *c, bool *retry)
+/* What a server's refusal means to our caller; st: as vllm_refused says. */
+static is_status translate(const is_run *r, is_status st)
 {
-    is_status st = vllm_call_refused(c, retry);
     char says[512];
 
-    if (st != INFERSCALE_E_INVALID) return st;
+    if (st != INFERSCALE_E_INVALID) return vllm_server_fault(st);
     snprintf(says, sizeof says, "%s", is_error());
     if (strstr(says, "logprobs") && strstr(says, "max allowed"))
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "this vLLM gives no log-probabilities of the whole vocabulary; start it with --max-logprobs -1");
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "%s; ask for fewer log-probabilities, or start it with a larger --max-logprobs", says);
     if (strstr(says, "maximum context length") || strstr(says, "max_model_len")) return is_fail(INFERSCALE_E_CONTEXT, "%s", says);
     if (r->how.grammar && strstr(says, "rammar")) return is_fail(INFERSCALE_E_PARSE, "%s; change the grammar", says);
     return is_fail(INFERSCALE_E_INVALID, "%s", says);
@@ -64,6 +63,7 @@ static is_status take(is_run *r, bool *retry, bool *over)
     *retry = true;
     *over = false;
     if (code == 200 && end != VLLM_TOO_LARGE) st = vllm_stream_feed(&r->stream, vllm_call_body(r->call));
+    if (r->stream.refused) return translate(r, vllm_refused(vllm_call_url(r->call), r->stream.refused, r->stream.says, retry));
     if (st != INFERSCALE_OK) {
         *retry = st == INFERSCALE_E_ENGINE;
         return st;
@@ -71,7 +71,7 @@ static is_status take(is_run *r, bool *retry, bool *over)
     *over = r->stream.done || end == VLLM_ANSWERED;
     if (end == VLLM_PENDING || vllm_stream_waits(&r->stream) || r->stream.finish) return INFERSCALE_OK;
     if (end != VLLM_ANSWERED) return vllm_call_fail(r->call);
-    if (code != 200) return translate(r, r->call, retry);
+    if (code != 200) return translate(r, vllm_call_refused(r->call, retry));
     return is_fail(INFERSCALE_E_ENGINE, "%s ended its answer in the middle; see vLLM's log, then try again", vllm_call_url(r->call));
 }
 
@@ -102,14 +102,17 @@ static is_status pump(is_run *r, bool *retry)
 
 static is_status dial(is_run *r, const char *body)
 {
+    char *named = NULL;
     is_status st = vllm_line_take(r->e->http, &r->line);
 
+    if (st == INFERSCALE_OK) st = vllm_body_for(r->e, r->up, body, &named);
     if (st == INFERSCALE_OK)
-        st = vllm_call_open(r->line, r->e->up[r->up].url, "/v1/completions", body, 2 * (size_t)VLLM_EVENT_MAX,
+        st = vllm_call_open(r->line, r->e->up[r->up].url, "/v1/completions", named, 2 * (size_t)VLLM_EVENT_MAX,
                             (vllm_patience){ vllm_limit.connect_ms, vllm_limit.silent_ms }, &r->call);
+    is_free(named);
     if (st == INFERSCALE_OK) {
         vllm_stream_free(&r->stream);
-        vllm_stream_init(&r->stream, r->e->model->n_vocab, r->want_logits);
+        vllm_stream_init(&r->stream, r->e->model->n_vocab, r->want_logprobs);
         return st;
     }
     vllm_line_give(r->line);
@@ -169,7 +172,7 @@ static is_status start(is_run *r)
             VLLM_COUNT(r->e, completions, 1);
             break;
         }
-        hang_up(r, retry ? VLLM_FAILED : VLLM_NEITHER);
+        hang_up(r, vllm_outcome_of(st, retry));
         if (!retry) break;
         vllm_upstream_retried(r->e, r->up);
     }
@@ -209,7 +212,7 @@ static is_status end_token(is_run *r)
 
     if (token < 0 && r->e->model->n_eos) token = r->e->model->eos[0];
     if (token < 0) return is_fail(INFERSCALE_E_ENGINE, "vLLM ended the answer, and the model has no token that does; see its generation_config");
-    r->next = (vllm_token){ token, NULL };
+    r->next = (vllm_token){ .id = token };
     r->has_next = r->gave_stop = true;
     return INFERSCALE_OK;
 }
@@ -256,7 +259,23 @@ is_status vllm_sample(void *impl, is_run *r, int32_t *token)
 const float *vllm_logits(void *impl, is_run *r)
 {
     (void)impl;
-    return r->want_logits && need(r) == INFERSCALE_OK ? r->next.logprobs : NULL;
+    return r->want_logprobs == VLLM_LOGPROBS_ALL && need(r) == INFERSCALE_OK ? r->next.logprobs : NULL;
+}
+
+is_status vllm_likely(void *impl, is_run *r, int32_t token, uint32_t n, is_likely *out, uint32_t *n_out)
+{
+    const vllm *e = impl;
+    const vllm_token *next = &r->next;
+
+    *n_out = 0;
+    if (token < 0 || (uint32_t)token >= e->model->n_vocab)
+        return is_fail(INFERSCALE_E_INVALID, "token %d is not in the vocabulary of %u", token, e->model->n_vocab);
+    IS_TRY(need(r));
+    for (uint32_t i = 0; i < next->n_likely && !*n_out; i++)
+        if (next->likely[i].id == token) out[(*n_out)++] = next->likely[i];
+    if (!*n_out) return is_fail(INFERSCALE_E_ENGINE, "vLLM did not say how likely token %d was; ask without logprobs", token);
+    for (uint32_t i = 0; i < next->n_likely && i < n; i++) out[(*n_out)++] = next->likely[i];
+    return INFERSCALE_OK;
 }
 
 static is_status go_another_way(is_run *r)

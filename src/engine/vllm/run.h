@@ -28,10 +28,11 @@ struct is_run {
     /* Choosing (request.c) */
     is_sampling how;                /* its pointers are ours */
     uint32_t n_predict, n_ahead, fed_from; /* fed_from: where the answer begins */
-    bool want_logits;
+    int want_logprobs;              /* as vllm_stream has it */
 
     /* The request under way (run.c) */
     uint8_t id[16];
+    uint64_t n_secret;              /* which secret its ticket was signed with */
     vllm_line *line;
     vllm_call *call;
     vllm_stream stream;

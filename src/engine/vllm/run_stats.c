@@ -140,24 +140,14 @@ static uint32_t get_count(const json_t *said, const char *field)
 }
 
 /* What became of the request, from the connector's own books. */
-static is_status ask_status(is_run *r, json_t **said)
+static is_status ask_status(is_run *r, json_t **said, const char **code)
 {
     const int32_t prompt[] = { 0 };
     vllm_ask_for a = { .op = INFERSCALE_TICKET_STATUS, .prompt = prompt, .n_prompt = 1 };
-    json_t *answer = NULL;
-    char *body = NULL;
-    bool retry;
-    is_status st;
 
-    *said = NULL;
     memcpy(a.id, r->id, sizeof a.id);
     VLLM_COUNT(r->e, status_asked, 1);
-    st = vllm_ticket_body(r->e, &a, &body);
-    if (st == INFERSCALE_OK) st = vllm_ask(r->e, r->up, "/v1/completions", body, (vllm_flags){ 0 }, STATUS_MS, &answer, &retry);
-    if (st == INFERSCALE_OK) st = vllm_ticket_answer(answer, said);
-    json_decref(answer);
-    is_free(body);
-    return st;
+    return vllm_ticket_ask(r->e, r->up, &a, (vllm_flags){ 0 }, STATUS_MS, said, code);
 }
 
 static void fell_short(is_run *r, uint32_t n_ready)
@@ -170,14 +160,32 @@ static void fell_short(is_run *r, uint32_t n_ready)
     if (r->n_before == 0 && strcmp(r->stats.reason, "gap") != 0) vllm_attempt_raise(r->e, r->key);
 }
 
+/* The connector's word on a request whose rows did not come in. One whose signature it did not know it cannot remember: that is so where the
+ * secret has changed since. */
+static void take_reason(is_run *r, const json_t *said)
+{
+    uint8_t secret[IS_KEY_BYTES];
+    const bool another = vllm_secret_get(r->e, secret) != r->n_secret;
+
+    memset(secret, 0, sizeof secret);
+    get_text(said, "why", r->stats.why, sizeof r->stats.why);
+    get_text(said, "reason", r->stats.reason, sizeof r->stats.reason);
+    if (!another || json_is_true(json_object_get(said, "ok")) || strcmp(r->stats.reason, "missing") != 0) return;
+    snprintf(r->stats.why, sizeof r->stats.why, "the secret was replaced while the request was on its way");
+    snprintf(r->stats.reason, sizeof r->stats.reason, "unsigned");
+}
+
 /* The connector's word: rows that it put in, those that vLLM had. */
 static void by_status(is_run *r, uint32_t n_ready, bool known)
 {
     json_t *said;
+    const char *code;
     uint32_t injected, local, head;
 
-    if (ask_status(r, &said) != INFERSCALE_OK) {
+    if (ask_status(r, &said, &code) != INFERSCALE_OK) {
         is_log(IS_LOG_WARN, "what was injected is not known: %s", is_error());
+        if (*code) snprintf(r->stats.why, sizeof r->stats.why, "%s", is_error());
+        if (*code) snprintf(r->stats.reason, sizeof r->stats.reason, "%s", code);
         if (known) fell_short(r, n_ready);
         if (known) set(r, n_ready, n_ready - heads_within(r, 0, n_ready));
         return;
@@ -186,8 +194,7 @@ static void by_status(is_run *r, uint32_t n_ready, bool known)
     local = get_count(said, "local");
     if (!known) n_ready = injected + local;
     if (n_ready < r->n_planned) {
-        get_text(said, "why", r->stats.why, sizeof r->stats.why);
-        get_text(said, "reason", r->stats.reason, sizeof r->stats.reason);
+        take_reason(r, said);
         fell_short(r, n_ready);
     }
     head = heads_within(r, local, local + injected);

@@ -20,7 +20,7 @@ static is_status wrong(const char *what)
     return is_fail(INFERSCALE_E_ENGINE, "vLLM's stream holds %s; check that the address is a vLLM server of a supported version", what);
 }
 
-void vllm_stream_init(vllm_stream *s, uint32_t n_vocab, bool want_logprobs)
+void vllm_stream_init(vllm_stream *s, uint32_t n_vocab, int want_logprobs)
 {
     *s = (vllm_stream){ .n_vocab = n_vocab, .want_logprobs = want_logprobs, .stop_token = -1 };
     s->event.max = VLLM_EVENT_MAX;
@@ -28,7 +28,7 @@ void vllm_stream_init(vllm_stream *s, uint32_t n_vocab, bool want_logprobs)
 
 void vllm_stream_free(vllm_stream *s)
 {
-    for (uint32_t i = s->first; i < s->n_queue; i++) is_free(s->queue[i].logprobs);
+    for (uint32_t i = s->first; i < s->n_queue; i++) vllm_token_drop(&s->queue[i]);
     is_free(s->queue);
     is_buf_free(&s->event);
     *s = (vllm_stream){ .stop_token = -1 };
@@ -47,20 +47,28 @@ bool vllm_stream_next(vllm_stream *s, vllm_token *out)
     return true;
 }
 
-static is_status push(vllm_stream *s, int32_t id, float *logprobs)
+void vllm_token_drop(vllm_token *t)
+{
+    is_free(t->logprobs);
+    is_free(t->likely);
+    *t = (vllm_token){ .id = -1 };
+}
+
+/* What the token owns is the queue's, or gone. */
+static is_status push(vllm_stream *s, vllm_token *token)
 {
     if (s->n_queue == s->cap) {
         uint32_t cap = s->cap ? 2 * s->cap : 64;
         vllm_token *queue = cap <= MAX_QUEUE ? is_realloc(s->queue, cap * sizeof *queue) : NULL;
 
         if (!queue) {
-            is_free(logprobs);
+            vllm_token_drop(token);
             return cap > MAX_QUEUE ? wrong("more tokens than were asked for") : no_memory();
         }
         s->queue = queue;
         s->cap = cap;
     }
-    s->queue[s->n_queue++] = (vllm_token){ id, logprobs };
+    s->queue[s->n_queue++] = *token;
     return INFERSCALE_OK;
 }
 
@@ -78,6 +86,42 @@ static int64_t id_of_key(const char *key)
     return n && !*key ? id : -1;
 }
 
+/* One entry of a place's log-probabilities; *id -1: of the vocabulary's padding. */
+static is_status read_entry(const vllm_stream *s, const char *key, const json_t *value, int64_t *id, float *p)
+{
+    *id = id_of_key(key);
+    *p = (float)json_number_value(value);
+    if (*id < 0 || !json_is_number(value) || isnan(*p)) return wrong("log-probabilities of something that is no token");
+    if (*id >= s->n_vocab) *id = -1;
+    return INFERSCALE_OK;
+}
+
+/* Those of the likeliest tokens and of the chosen one, sorted. */
+static is_status read_likely(const vllm_stream *s, json_t *top, vllm_token *token)
+{
+    const size_t most = (size_t)s->want_logprobs + 1, n = json_object_size(top);
+    bool chosen = false;
+    const char *key;
+    json_t *value;
+
+    if (n > most) return wrong("more log-probabilities than were asked for");
+    token->likely = is_calloc(most, sizeof *token->likely);
+    if (!token->likely) return no_memory();
+    json_object_foreach(top, key, value) {
+        uint32_t at = token->n_likely;
+        int64_t id;
+        float p;
+
+        IS_TRY(read_entry(s, key, value, &id, &p));
+        if (id < 0) continue;
+        chosen = chosen || id == token->id;
+        for (; at > 0 && token->likely[at - 1].logprob < p; at--) token->likely[at] = token->likely[at - 1];
+        token->likely[at] = (is_likely){ (int32_t)id, p };
+        token->n_likely++;
+    }
+    return chosen ? INFERSCALE_OK : wrong("no log-probability of the token that was chosen");
+}
+
 /* All log-probabilities of one place; what the vocabulary's padding has is left out. */
 static is_status read_logprobs(const vllm_stream *s, json_t *top, float **out)
 {
@@ -90,16 +134,17 @@ static is_status read_logprobs(const vllm_stream *s, json_t *top, float **out)
     if (!all) return no_memory();
     for (uint32_t i = 0; i < s->n_vocab; i++) all[i] = -INFINITY;
     json_object_foreach(top, key, value) {
-        int64_t id = id_of_key(key);
-        double p = json_number_value(value);
+        int64_t id;
+        float p;
+        is_status st = read_entry(s, key, value, &id, &p);
 
-        if (id < 0 || !json_is_number(value) || isnan(p)) {
+        if (st != INFERSCALE_OK) {
             is_free(all);
-            return wrong("log-probabilities of something that is no token");
+            return st;
         }
-        if (id >= s->n_vocab) continue;
+        if (id < 0) continue;
         n += isinf(all[id]) != 0;
-        all[id] = (float)p;
+        all[id] = p;
     }
     if (n == s->n_vocab) {
         *out = all;
@@ -116,15 +161,21 @@ static is_status read_tokens(vllm_stream *s, const json_t *choice)
     size_t n = json_array_size(ids);
 
     if (ids && !json_is_null(ids) && !json_is_array(ids)) return wrong("token ids that are no list");
-    if (s->want_logprobs && n && json_array_size(top) != n) return wrong("tokens without their log-probabilities");
+    if (s->want_logprobs != VLLM_LOGPROBS_NONE && n && json_array_size(top) != n) return wrong("tokens without their log-probabilities");
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(ids, i);
-        float *logprobs = NULL;
+        vllm_token token = { .id = (int32_t)json_integer_value(id) };
+        is_status st = INFERSCALE_OK;
 
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)s->n_vocab)
             return wrong("a token that is not in the vocabulary");
-        if (s->want_logprobs) IS_TRY(read_logprobs(s, json_array_get(top, i), &logprobs));
-        IS_TRY(push(s, (int32_t)json_integer_value(id), logprobs));
+        if (s->want_logprobs == VLLM_LOGPROBS_ALL) st = read_logprobs(s, json_array_get(top, i), &token.logprobs);
+        else if (s->want_logprobs >= 0) st = read_likely(s, json_array_get(top, i), &token);
+        if (st != INFERSCALE_OK) {
+            vllm_token_drop(&token);
+            return st;
+        }
+        IS_TRY(push(s, &token));
     }
     return INFERSCALE_OK;
 }
@@ -172,11 +223,22 @@ static is_status read_event(vllm_stream *s, const json_t *e)
     return INFERSCALE_OK;
 }
 
+/* The server's own error, in the midst of a stream that began with 200: {"error": {"message", "code": an HTTP status}}. What is wrong with the
+ * request may be found that late. */
+static is_status refused(vllm_stream *s, const json_t *e)
+{
+    const json_t *code = json_object_get(json_object_get(e, "error"), "code");
+
+    if (!json_is_integer(code)) code = json_object_get(e, "code");
+    s->refused = json_is_integer(code) && json_integer_value(code) >= 400 && json_integer_value(code) < 600 ? (long)json_integer_value(code) : 500;
+    vllm_says(s->event.data, s->event.len, s->says);
+    return is_fail(INFERSCALE_E_ENGINE, "vLLM gave up on the answer (%s); see its log, then try again", s->says);
+}
+
 static is_status take_event(vllm_stream *s)
 {
     json_t *e;
     is_status st;
-    char says[240];
 
     if (s->event.len == 6 && memcmp(s->event.data, "[DONE]", 6) == 0) {
         s->done = true;
@@ -185,8 +247,7 @@ static is_status take_event(vllm_stream *s)
     e = json_loadb((const char *)s->event.data, s->event.len, 0, NULL);
     if (!e) return wrong("an event that is no JSON");
     if (json_object_get(e, "error") || json_string_value(json_object_get(e, "message"))) {
-        vllm_says(s->event.data, s->event.len, says);
-        st = is_fail(INFERSCALE_E_ENGINE, "vLLM gave up on the answer (%s); see its log, then try again", says);
+        st = refused(s, e);
     } else {
         st = read_event(s, e);
     }

@@ -184,7 +184,7 @@ is_status vllm_ids_read(const vllm *e, const json_t *answer, int32_t **out, uint
 /* Appends the ids of the text as the server's tokenizer has it. */
 static is_status ask(vllm *e, const char *text, size_t len, int32_t **ids, uint32_t *n)
 {
-    json_t *request = json_pack("{s:s, s:o, s:b}", "model", e->model->name, "prompt", json_stringn(text, len), "add_special_tokens", 0);
+    json_t *request = json_pack("{s:o, s:b}", "prompt", json_stringn(text, len), "add_special_tokens", 0);
     json_t *answer = NULL;
     is_buf body = IS_BUF_INIT;
     int32_t *got = NULL;

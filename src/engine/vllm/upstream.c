@@ -1,14 +1,15 @@
 /* upstream.c - which server gets a request, and what is known of each.
  *
  * Work of one tag goes to one server as long as that has no more than its share (rendezvous hashing with a load bound: the blocks
- * of a conversation are there), all else to the least loaded. A server that fails is left alone for a while that doubles; when none
- * is left, the one whose time comes first is tried all the same. */
+ * of a conversation are there), all else to the least loaded. A server that fails is left alone for a while that doubles, and says what it
+ * is before it gets work again: another model may be behind its address. When none is left, the one whose time comes first is tried all
+ * the same. What a server says against a request is no failure of the server. */
 #include "engine/vllm/internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { BACKOFF_MAX_MS = 30000 };
+enum { BACKOFF_MAX_MS = 30000, DESCRIBE_MS = 10000 };
 
 bool vllm_flagged(vllm_flags f)
 {
@@ -84,7 +85,7 @@ static is_status none_left(const vllm *e, const uint8_t *tag)
                    e->up[last].why[0] ? e->up[last].why : "it has failed");
 }
 
-is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t *i)
+static is_status take(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t *i, bool *unsure)
 {
     is_status st = INFERSCALE_OK;
     choice c;
@@ -98,11 +99,36 @@ is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint3
         *tried |= (uint64_t)1 << found;
         e->up[found].in_flight++;
         e->up[found].n_requests++;
+        *unsure = e->up[found].unsure;
     } else {
         st = none_left(e, tag);
     }
     pthread_mutex_unlock(&e->lock);
     return st;
+}
+
+static bool is_ready(vllm *e, uint32_t i)
+{
+    bool ready;
+
+    pthread_mutex_lock(&e->lock);
+    ready = e->up[i].state == VLLM_READY;
+    pthread_mutex_unlock(&e->lock);
+    return ready;
+}
+
+is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t *i)
+{
+    for (;;) {
+        bool unsure = false;
+        is_status st;
+
+        IS_TRY(take(e, tag, tried, i, &unsure));
+        if (!unsure) return INFERSCALE_OK;
+        st = vllm_describe(e, *i, DESCRIBE_MS);
+        if (st == INFERSCALE_OK && is_ready(e, *i)) return st;
+        vllm_upstream_give(e, *i, st == INFERSCALE_OK ? VLLM_NEITHER : vllm_outcome_of(st, true));
+    }
 }
 
 bool vllm_upstream_take_this(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t i)
@@ -111,7 +137,8 @@ bool vllm_upstream_take_this(vllm *e, const uint8_t *tag, uint64_t *tried, uint3
     bool usable;
 
     pthread_mutex_lock(&e->lock);
-    usable = u->state == VLLM_READY && !(*tried >> i & 1) && u->down_until_ms <= is_now_ms() && !vllm_upstream_pends(u, tag);
+    usable = u->state == VLLM_READY && !(*tried >> i & 1) && u->down_until_ms <= is_now_ms() && !u->unsure &&
+             !vllm_upstream_pends(u, tag);
     if (usable) {
         *tried |= (uint64_t)1 << i;
         u->in_flight++;
@@ -128,17 +155,41 @@ static void note_failure(vllm_upstream *u)
 
     u->n_failures++;
     u->n_row++;
+    u->unsure = true;
     u->down_until_ms = is_now_ms() + (wait < BACKOFF_MAX_MS ? wait : BACKOFF_MAX_MS);
     snprintf(u->why, sizeof u->why, "%s", is_error());
 }
 
+/* Whom a server refuses is us, never who asks us. */
+is_status vllm_server_fault(is_status st)
+{
+    char why[512];
+
+    if (st != INFERSCALE_E_DENIED && st != INFERSCALE_E_NOTFOUND) return st;
+    snprintf(why, sizeof why, "%s", is_error());
+    return is_fail(INFERSCALE_E_ENGINE, "%s", why);
+}
+
+vllm_outcome vllm_outcome_of(is_status st, bool retry)
+{
+    if (st == INFERSCALE_OK) return VLLM_WORKED;
+    return retry && st != INFERSCALE_E_BUSY && st != INFERSCALE_E_NOMEM && st != INFERSCALE_E_CANCELLED ? VLLM_FAILED : VLLM_NEITHER;
+}
+
 void vllm_upstream_give(vllm *e, uint32_t i, vllm_outcome outcome)
+{
+    pthread_mutex_lock(&e->lock);
+    e->up[i].in_flight--;
+    pthread_mutex_unlock(&e->lock);
+    vllm_upstream_note(e, i, outcome);
+}
+
+void vllm_upstream_note(vllm *e, uint32_t i, vllm_outcome outcome)
 {
     vllm_upstream *u = &e->up[i];
     bool fell = false, rose = false;
 
     pthread_mutex_lock(&e->lock);
-    u->in_flight--;
     if (outcome == VLLM_FAILED) {
         fell = u->n_row == 0;
         note_failure(u);
@@ -146,6 +197,7 @@ void vllm_upstream_give(vllm *e, uint32_t i, vllm_outcome outcome)
         rose = u->n_row > 0;
         u->n_row = 0;
         u->down_until_ms = 0;
+        if (u->state == VLLM_READY) u->why[0] = 0;
     }
     pthread_mutex_unlock(&e->lock);
     if (fell) is_log(IS_LOG_WARN, "vLLM at %s fails and gets no work for a while: %s", u->url, is_error());
@@ -192,6 +244,40 @@ is_status vllm_ask(vllm *e, uint32_t up, const char *path, const char *body, vll
     return st;
 }
 
+static int add_bytes(const char *p, size_t n, void *buf)
+{
+    is_buf_add(buf, p, n);
+    return is_buf_ok(buf) ? 0 : -1;
+}
+
+is_status vllm_body_for(vllm *e, uint32_t i, const char *body, char **out)
+{
+    is_buf b = IS_BUF_INIT;
+    json_t *name;
+
+    pthread_mutex_lock(&e->lock);
+    name = json_string(e->up[i].served);
+    pthread_mutex_unlock(&e->lock);
+    is_buf_str(&b, "{\"model\":");
+    if (!name || json_dump_callback(name, add_bytes, &b, JSON_ENCODE_ANY) != 0) b.failed = true;
+    json_decref(name);
+    is_buf_u8(&b, ',');
+    is_buf_str(&b, body + 1);
+    *out = is_buf_take(&b);
+    return *out ? INFERSCALE_OK : vllm_no_memory();
+}
+
+static is_status ask_named(vllm *e, uint32_t i, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out, bool *retry)
+{
+    char *named = NULL;
+    is_status st = vllm_body_for(e, i, body, &named);
+
+    *retry = false;
+    if (st == INFERSCALE_OK) st = vllm_server_fault(vllm_ask(e, i, path, named, flags, ms, out, retry));
+    is_free(named);
+    return st;
+}
+
 is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out)
 {
     uint64_t tried = 0;
@@ -204,8 +290,8 @@ is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char
 
         if (taken != INFERSCALE_OK) return n == 0 ? taken : st;
         if (n) VLLM_COUNT(e, retries, 1);
-        st = vllm_ask(e, i, path, body, flags, ms, out, &retry);
-        vllm_upstream_give(e, i, st == INFERSCALE_OK ? VLLM_WORKED : retry ? VLLM_FAILED : VLLM_NEITHER);
+        st = ask_named(e, i, path, body, flags, ms, out, &retry);
+        vllm_upstream_give(e, i, vllm_outcome_of(st, retry));
         if (st == INFERSCALE_OK || !retry) return st;
     }
 }
