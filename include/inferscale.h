@@ -274,7 +274,7 @@ typedef struct inferscale_forget_report {
     uint64_t unsearched;     /* pieces too short (under 8 bytes) or too uniform to look for, and windows beyond the limit of memory */
     uint64_t scanned_bytes, scanned_files;
     uint64_t traces;         /* hits that nothing accounts for; trace_text has the first ones, a line each: FILE, offset, what */
-    uint64_t allowed;        /* hits that rows account for which hold the same bytes; allowed_text the first ones */
+    uint64_t allowed;        /* hits that are no traces: what is kept says the same (another fact with that sentence); allowed_text the first ones */
     char trace_text[2048], allowed_text[2048];
 } inferscale_forget_report;
 

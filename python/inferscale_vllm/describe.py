@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm import __version__ as vllm_version
@@ -14,6 +15,7 @@ from . import __version__
 from .library import Library
 from .model import Model, ModelShape, WorkerReport
 from .settings import Settings
+from .size import n_params
 from .vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Describer:
     def _read_vocabulary(self) -> None:
         try:
             self.facts.update(read_vocabulary(self.config.model_config))
+            self.facts["n_params"] = n_params(self.config, self.facts["n_params"])
         except Exception as e:  # noqa: BLE001 - any tokenizer may come: without one the engine cannot be planned for, and says so
             logger.exception("InferScale: the tokenizer cannot be described")
             self.facts.update(can_inject=False, why_not=f"the tokenizer cannot be described: {e}")
@@ -52,12 +55,12 @@ class Describer:
         self, reports: Sequence[WorkerReport], shape: ModelShape | None, model: Model | None, why_not: str
     ) -> dict[str, Any]:
         config, parallel = self.config.model_config, self.config.parallel_config
-        served = config.served_model_name
+        served = served_name(config.served_model_name, config.model)
         disabled = "the connector is set to disabled" if self.settings.disabled else ""
         rotated = self.settings.capture == "rotated"
         return {
             "connector": __version__, "library": self.library.version, "vllm": vllm_version,
-            "model": served[0] if isinstance(served, list) else served or config.model, "arch": config.architectures[0],
+            "model": shown_name(served, config.model), "served": served, "arch": config.architectures[0],
             "fingerprint": shape.fingerprint.hex() if shape is not None else "",
             # un-rotated keys are kept in F32, which loses nothing
             "dtype": "f32" if rotated else (reports[0].dtype if reports else ""),
@@ -65,12 +68,23 @@ class Describer:
             "can_inject": shape is not None and not disabled, "why_not": why_not or disabled,
             "block_size": self.config.cache_config.block_size,
             "n_layers": len(shape.layers) if shape is not None else config.get_total_num_hidden_layers(),
-            "n_ctx": config.max_model_len, "n_params": self._n_params(reports, parallel.tensor_parallel_size),
+            "n_ctx": config.max_model_len, "max_logprobs": config.max_logprobs,
+            # with tensor parallelism what is replicated counts more than once here: it is asked only if nothing else is known
+            "n_params": sum(report.n_params for report in reports),
             "tensor_parallel": parallel.tensor_parallel_size, "pipeline_parallel": parallel.pipeline_parallel_size,
             "metrics": {"page": "/metrics", "prefix": "inferscale_"}, "capture": self.settings.capture,
         }
 
-    @staticmethod
-    def _n_params(reports: Sequence[WorkerReport], tensor_parallel: int) -> int:
-        """Parameters of all workers. With tensor parallelism what is replicated (norms) counts more than once: a size, no checksum."""
-        return sum(report.n_params for report in reports)
+
+def served_name(served: str | list[str] | None, model: str) -> str:
+    """What requests call the model."""
+    if isinstance(served, list):
+        served = served[0] if served else None
+    return served or model
+
+
+def shown_name(served: str, model: str) -> str:
+    """What people see: --served-model-name or the model's name; of a path on this machine only its last part."""
+    if served != model or not (Path(model).is_absolute() or Path(model).exists()):
+        return served
+    return Path(model).expanduser().resolve().name or "model"

@@ -25,7 +25,7 @@ def weights(config: VllmConfig) -> str:
     if load == "dummy":
         # Made up from a fixed seed for each tensor: the model's settings say everything.
         return _digest({"dummy": _settings(model.hf_config), "seed": model.seed, "tp": config.parallel_config.tensor_parallel_size})
-    files = _files(model.model, model.revision)
+    files = weight_files(model.model, model.revision)
     with ThreadPoolExecutor(4) as pool:
         hashes = list(pool.map(_file_hash, files))
     return _digest(sorted((path.name, value) for path, value in zip(files, hashes, strict=True)))
@@ -52,7 +52,7 @@ def _digest(value: object) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=32).hexdigest()
 
 
-def _files(model: str, revision: str | None) -> list[Path]:
+def weight_files(model: str, revision: str | None) -> list[Path]:
     folder = Path(model)
     if folder.is_file():
         return [folder]

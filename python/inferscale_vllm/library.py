@@ -114,8 +114,9 @@ class Library:
             self.dll = c.CDLL(path)
         except OSError as e:
             raise RuntimeError(
-                f"libinferscale cannot be loaded from {path} ({e}); install InferScale, or name the file by \"library\" in "
-                "kv_connector_extra_config or $INFERSCALE_LIBRARY"
+                f"libinferscale cannot be loaded: {path} ({e}). The connector needs libinferscale.so.0 on the machine of each vLLM worker: "
+                "install InferScale there (`make install` puts it where the loader looks, `ldconfig` makes that known), or say where the file "
+                "is: --library FILE of inferscale-vllm, \"library\" in kv_connector_extra_config, or INFERSCALE_LIBRARY=FILE"
             ) from e
         for name, (result, arguments) in SIGNATURES.items():
             try:

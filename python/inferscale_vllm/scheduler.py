@@ -88,20 +88,21 @@ class SchedulerSide:
             self._ordinary(request)
             return
         found, reason, why = self._verify(request, text)
-        if found is None:
+        if reason:
             self._ordinary(request)
-            self.live[request.request_id] = RequestState(None, request, reason, why)
+            state = self.live[request.request_id] = RequestState(None, request, reason, why)
+            if found is not None and found.op in (tickets.INJECT, tickets.CAPTURE) and found.id not in self.recent:
+                self._keep(found.id, state)  # it is ours, though not for this: STATUS tells why
             self.stats.failed(reason)
             logger.info("InferScale: a ticket was refused (%s): %s", reason, why)
             return
+        assert found is not None
         _salt(request, "inferscale:" + found.salt.hex())
         state = RequestState(found, request)
         self.live[request.request_id] = state
         self.stats.ticket(tickets.OP_NAMES[found.op])
         if found.op in (tickets.INJECT, tickets.CAPTURE):
-            self.recent[found.id] = state
-            while len(self.recent) > RECENT:
-                self.recent.popitem(last=False)
+            self._keep(found.id, state)
             if self.fetcher is not None:
                 state.wait = self.fetcher.begin(found.tag, found.epoch, found.parts)
         elif found.op == tickets.REVOKE:
@@ -109,13 +110,18 @@ class SchedulerSide:
         elif found.op == tickets.DESCRIBE and self.fetcher is not None:
             self.fetcher.scrub()  # a gateway that has just begun, or has been away: it, or we, may have missed a REVOKE
 
+    def _keep(self, ticket_id: bytes, state: RequestState) -> None:
+        self.recent[ticket_id] = state
+        while len(self.recent) > RECENT:
+            self.recent.popitem(last=False)
+
     def _ordinary(self, request: Request) -> None:
         """A request that nobody signed: its blocks are ordinary ones, and its salt cannot be one that we make."""
         if request.cache_salt is not None:
             _salt(request, "client:" + request.cache_salt)
 
     def _verify(self, request: Request, text: object) -> tuple[Ticket | None, str, str]:
-        """(ticket, "", "") or (None, reason code, sentence)."""
+        """(ticket, "", ""), or (the ticket if we signed it, reason code, sentence): it is not to be used."""
         secret = self.secret.value()
         if secret is None:
             return None, "unsigned", f"there is no secret in {self.secret.path}"
@@ -127,24 +133,24 @@ class SchedulerSide:
             return None, {"STALE": "expired", "PARSE": "unsigned", "DENIED": "unsigned"}.get(e.status, "failed"), str(e)
         ids = request.prompt_token_ids
         if ids is None or request.mm_features or len(ids) != found.n_prompt:
-            return None, "prompt", "the ticket is for another prompt"
+            return found, "prompt", "the ticket is for another prompt"
         if tickets.prompt_hash(self.library, ids) != found.prompt_hash:
-            return None, "prompt", "the ticket is for another prompt"
+            return found, "prompt", "the ticket is for another prompt"
         if found.op not in tickets.OP_NAMES:
-            return None, "failed", f"operation {found.op} is not known to this version"
+            return found, "failed", f"operation {found.op} is not known to this version"
         if found.op not in (tickets.INJECT, tickets.CAPTURE):
             return found, "", ""
         return self._verify_model(request, found)
 
-    def _verify_model(self, request: Request, found: Ticket) -> tuple[Ticket | None, str, str]:
+    def _verify_model(self, request: Request, found: Ticket) -> tuple[Ticket, str, str]:
         if self.settings.disabled:
-            return None, "disabled", "the connector is set to disabled"
+            return found, "disabled", "the connector is set to disabled"
         if self.shape is None:
-            return None, "mla" if "latent" in self.why_not else "layout", self.why_not
+            return found, "mla" if "latent" in self.why_not else "layout", self.why_not
         if found.fingerprint != self.shape.fingerprint or request.lora_request is not None:
-            return None, "model", "the ticket is for another model" if request.lora_request is None else "a LoRA is another model"
+            return found, "model", "the ticket is for another model" if request.lora_request is None else "a LoRA is another model"
         if self._outdated(found):
-            return None, "epoch", "this memory has been changed since"
+            return found, "epoch", "this memory has been changed since"
         return found, "", ""
 
     def _outdated(self, found: Ticket) -> bool:
@@ -311,6 +317,7 @@ class SchedulerSide:
             self.fetcher.end(state.wait)
         found = state.ticket
         if found is None:
+            state.forget_request()
             return {"inferscale": {"ok": False, **state.result()}}
         if found.op in (tickets.INJECT, tickets.CAPTURE):
             self.over.append(request.request_id)

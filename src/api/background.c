@@ -36,6 +36,7 @@ static void note_failure(is_background *b, int stage, is_status st)
     s->retry_ms = is_now_ms() + s->delay_ms;
     s->careful = true;
     s->n_failed++;
+    b->n_up = is_bg_servers_up(b);
     is_log(s->n_failed == 1 ? IS_LOG_ERROR : IS_LOG_WARN, "background %s failed %u times in a row, next try in %.1f s: %s", doing[stage],
            s->n_failed, s->delay_ms / 1000, is_error());
     pthread_mutex_lock(&b->lock);
@@ -449,6 +450,7 @@ static void *run(void *arg)
         is_status st = look(b);
 
         if (st != INFERSCALE_OK && !is_bg_stopping(b)) note_failure(b, IS_STAGE_EMBED, st);
+        is_bg_watch_servers(b);
         for (int s = 0; s < IS_STAGES && !worked && st == INFERSCALE_OK; s++) worked = stage_turn(b, s);
         tend_log(b);
         publish(b, worked);

@@ -54,6 +54,7 @@ typedef struct is_background {
     double next_look_ms, next_full_ms, next_checkpoint_ms;
     double rate_facts, rate_ms;       /* of late */
     bool dropped;                     /* the slice in progress was dropped for a question */
+    size_t n_up;                      /* servers that compute elsewhere and were up when a stage failed, or since */
 
     pthread_mutex_t lock;             /* of what follows */
     pthread_cond_t wake, moved;       /* there may be work; something was done, failed or changed */
@@ -92,6 +93,9 @@ const is_policy *is_bg_policy(is_background *b, int stage);         /* FIRST and
  * b->dropped: a question came. */
 is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done);
 bool is_bg_stopping(const is_background *b);
+/* Servers of a remote engine that are up now; 0 where the engine computes here. */
+size_t is_bg_servers_up(is_background *b);
+void is_bg_watch_servers(is_background *b);
 /* Waits until no question is open; false if the thread is to end. */
 bool is_bg_give_way(is_background *b);
 

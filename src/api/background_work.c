@@ -33,6 +33,32 @@ is_status is_bg_prepare(is_background *b, int stage)
                    is_engine_describe(b->is->engine)->why_not);
 }
 
+size_t is_bg_servers_up(is_background *b)
+{
+    is_engine *e = is_handle_engine_if_loaded(b->is);
+    size_t n = is_engine_upstreams(e, NULL, 0), n_up = 0;
+    is_upstream *list = n ? is_calloc(n, sizeof *list) : NULL;
+
+    if (list) is_engine_upstreams(e, list, n);
+    for (size_t i = 0; list && i < n; i++) n_up += list[i].up;
+    is_free(list);
+    return n_up;
+}
+
+/* What failed because no server that computes was there is tried again as soon as one is. */
+void is_bg_watch_servers(is_background *b)
+{
+    size_t before = b->n_up;
+    bool failing = false;
+
+    for (int i = 0; i < IS_STAGES; i++) failing = failing || b->stages[i].n_failed;
+    if (!failing) return;
+    b->n_up = is_bg_servers_up(b);
+    if (before || !b->n_up) return;
+    for (int i = 0; i < IS_STAGES; i++)
+        if (b->stages[i].n_failed) b->stages[i].retry_ms = b->stages[i].delay_ms = 0;
+}
+
 /* ---- Giving way ----------------------------------------------------------------------------------------------------------- */
 
 bool is_bg_give_way(is_background *b)

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/url.h"
 
 is_status is_handle_check(const inferscale *is)
 {
@@ -68,6 +69,7 @@ static is_status check_model(const inferscale_options *o)
                        o->model);
     if (!is_remote(o->engine) && o->upstream && o->upstream[0])
         return is_fail(INFERSCALE_E_INVALID, "an upstream is what engine vllm computes on; add --engine vllm, or drop it");
+    if (is_remote(o->engine) && given(o->upstream, "INFERSCALE_UPSTREAM")) return is_urls_check(given(o->upstream, "INFERSCALE_UPSTREAM"));
     return INFERSCALE_OK;
 }
 

@@ -200,7 +200,7 @@ static is_status hit_in_row(void *ctx, uint32_t needle, int kind, uint64_t end)
 
     p->tallies[needle].in_rows++;
     if (p->tallies[needle].in_file && !p->row_told) /* a line a row is enough */
-        ALLOWED(p, "bank.sqlite, %s %lld holds the same %s\n", p->table, (long long)p->row, kind_names[kind]);
+        ALLOWED(p, "bank.sqlite, %s %lld: it is kept, and has the same %s itself\n", p->table, (long long)p->row, kind_names[kind]);
     p->row_told = p->row_told || p->tallies[needle].in_file;
     return INFERSCALE_OK;
 }
@@ -257,7 +257,8 @@ static is_status hit_in_file(void *ctx, uint32_t needle, int kind, uint64_t end)
     is_proof *p = ctx;
 
     if (equal_by_right(p, kind)) {
-        if (p->report->allowed++ == 0) ALLOWED(p, "%s: a prompt's header has the same keys and values\n", p->path);
+        if (p->report->allowed++ == 0) ALLOWED(p, "%s: a prompt's header, which holds no memory, has the same keys and values of single tokens\n",
+                                               p->path);
         return INFERSCALE_OK;
     }
     if (p->hits++ == 0) p->first = (place){ needle, kind, end };
@@ -335,7 +336,8 @@ static is_status judge_file(is_proof *p, const is_fs *fs, const char *full)
     IS_TRY(settle(p, fs, full, &living, &gone));
     if (living) {
         p->report->allowed += p->hits;
-        ALLOWED(p, "%s: a segment in use holds the same %s, %llu times\n", p->path, kind_names[p->first.kind], (unsigned long long)p->hits);
+        ALLOWED(p, "%s: the keys and values of a memory that is kept have the same %s themselves, %llu times\n", p->path,
+                kind_names[p->first.kind], (unsigned long long)p->hits);
     } else if (!gone) {
         p->report->traces += p->hits;
         TRACE(p, "%s, byte %llu: %s, %llu times\n", p->path, (unsigned long long)p->first.end, kind_names[p->first.kind],

@@ -13,7 +13,7 @@
 #include "serve/extract.h"
 #include "serve/upstreams.h"
 
-enum { UPSTREAM_MS = 5000 };
+enum { UPSTREAM_MS = 2000 };
 
 typedef enum mark { OK, WARN, BAD } mark;
 
@@ -241,6 +241,10 @@ static void check_extraction(visit *v, inferscale *is, json_t *report)
     const is_extractor x = { .is = is, .url = cli_str(v->a, "--extractor", NULL), .model = cli_str(v->a, "--extractor-model", NULL), .key = key };
     const bool now = cli_flag(v->a, "--extract");
     is_extract_test t;
+    if (!(x.url && *x.url) && !is_handle_engine_if_loaded(is)) { /* why is said above; it is not waited for once more */
+        say(v, "extraction", WARN, "not looked at: there is no model to ask");
+        return;
+    }
     inferscale_status st = now ? is_extract_selftest(&x, &t) : is_extract_last(&x, &t);
 
     if (st == INFERSCALE_E_NOTFOUND && !now) {

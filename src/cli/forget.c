@@ -62,7 +62,7 @@ static void print_json(const cli_args *a, const inferscale_forget_report *r, inf
 
 static void print_text(const cli_args *a, const inferscale_forget_report *r, size_t unknown, uint64_t left)
 {
-    char size[32], items[64];
+    char size[32], items[64], proof[512];
     if (unknown && !r->forgotten)
         printf("Nothing was forgotten: %s in this memory; `inferscale ls` lists the ids.\n", unknown == 1 ? "the id is not" : "none of the ids is");
     else
@@ -75,13 +75,13 @@ static void print_text(const cli_args *a, const inferscale_forget_report *r, siz
         printf("%llu other fact%s lost keys and values that had seen it; `inferscale encode` makes them anew.\n", (unsigned long long)left,
                left == 1 ? "" : "s");
     if (!cli_flag(a, "--prove")) return;
+    is_proof_text(r, proof);
     if (!r->needles) {
-        printf("There was nothing to look for, so nothing is proven%s.\n", r->unsearched ? ": its pieces are too short or too uniform" : "");
+        printf("%s\n", proof);
         return;
     }
     cli_size(r->scanned_bytes, size);
-    printf("Searched %s in %llu files for %llu pieces of it: %llu traces, %llu hits that other rows account for.\n", size,
-           (unsigned long long)r->scanned_files, (unsigned long long)r->needles, (unsigned long long)r->traces, (unsigned long long)r->allowed);
+    printf("Searched %s for %llu pieces of it. %s\n", size, (unsigned long long)r->needles, proof);
     if (r->traces) cli_put_text(stdout, r->trace_text, false);
     if (r->unsearched) printf("%llu pieces were too short or too uniform to look for.\n", (unsigned long long)r->unsearched);
 }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/url.h"
 #include "cli/args.h"
 
 static const cli_option store_options[] = {
@@ -152,6 +153,7 @@ void cli_engine(const cli_args *a, inferscale_options *out)
 {
     out->engine = cli_str(a, "--engine", NULL);
     out->upstream = cli_str(a, "--upstream", NULL);
+    if (out->upstream && *out->upstream && is_urls_check(out->upstream) != INFERSCALE_OK) exit(cli_usage(a, "--upstream: %s", is_error()));
     if (cli_has(a, "--home")) out->home = cli_str(a, "--home", NULL);
 }
 

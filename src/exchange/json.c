@@ -1,6 +1,7 @@
 /* json.c - what the library reports, as JSON: the same from the command line and from the server. */
 #include "exchange/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -154,8 +155,31 @@ static json_t *lines(const char *text)
     return list;
 }
 
+void is_proof_text(const inferscale_forget_report *r, char out[512])
+{
+    const unsigned long long traces = r->traces, kept = r->allowed, files = r->scanned_files;
+    const bool one = kept == 1;
+    size_t at;
+
+    if (!r->needles)
+        snprintf(out, 512, "There was nothing to look for, so nothing is proven%s.",
+                 r->unsearched ? ": its pieces are too short or too uniform" : "");
+    else if (traces)
+        snprintf(out, 512, "%llu trace%s of it left in %llu files: do not rely on it being gone.", traces, traces == 1 ? " is" : "s are", files);
+    else
+        snprintf(out, 512, "%s in %llu files.", r->proven ? "No trace of it is left" : "No trace of it was found", files);
+    at = strlen(out);
+    if (r->needles && kept)
+        snprintf(out + at, 512 - at, " The same words or values stand in %llu place%s of what you keep (another memory that says the same, "
+                 "say): %s no trace%s of what was forgotten.", kept, one ? "" : "s", one ? "that is" : "those are", one ? "" : "s");
+}
+
 void is_proof_json(json_t *o, const inferscale_forget_report *r)
 {
+    char summary[512];
+
+    is_proof_text(r, summary);
+    json_object_set_new(o, "summary", is_json_text(summary));
     json_object_set_new(o, "proven", json_boolean(r->proven));
     json_object_set_new(o, "needles", json_integer((json_int_t)r->needles));
     json_object_set_new(o, "unsearched", json_integer((json_int_t)r->unsearched));

@@ -19,6 +19,8 @@ json_t *is_item_json(const inferscale_item *item, unsigned with);
 json_t *is_encoder_json(const inferscale_encoder_state *s);
 json_t *is_usage_json(const inferscale_usage_report *u);
 json_t *is_preview_json(const inferscale_preview *p);
-void is_proof_json(json_t *o, const inferscale_forget_report *r); /* sets proven, needles, scanned_bytes, traces, allowed, ... */
+void is_proof_json(json_t *o, const inferscale_forget_report *r); /* sets proven, needles, scanned_bytes, traces, allowed, ..., and summary: */
+/* What the proof came to, in a sentence or two. */
+void is_proof_text(const inferscale_forget_report *r, char out[512]);
 
 #endif

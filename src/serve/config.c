@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/nearest_name.h"
 #include "base/utf8.h"
+#include "base/url.h"
 
 typedef enum kind { TEXT, COUNT, SIZE, SWITCH, NUMBER, CHOICE, SECRET } kind;
 
@@ -366,6 +367,10 @@ is_status is_config_check(const is_config *c, is_config_error on_error, void *ct
     }
     if (strcmp(c->engine, "vllm") == 0 && !*c->upstream)
         report(&k, INFERSCALE_E_INVALID, "engine vllm computes on servers of its own; say where they are: upstream = http://HOST:PORT[,...]");
+    if (strcmp(c->engine, "vllm") == 0 && *c->upstream && is_urls_check(c->upstream) != INFERSCALE_OK) {
+        snprintf(sentence, sizeof sentence, "upstream: %.380s", is_error());
+        report(&k, INFERSCALE_E_INVALID, sentence);
+    }
     if (strcmp(c->engine, "vllm") != 0 && *c->upstream && c->from[IS_SET_upstream].by != IS_BY_VARIABLE)
         report(&k, INFERSCALE_E_INVALID, "upstream is what engine vllm computes on; add engine = vllm, or drop it");
     if (!*c->tls_cert != !*c->tls_key)

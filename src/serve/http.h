@@ -64,9 +64,13 @@ void is_reply_bytes(is_request *r, int status, const char *type, const void *dat
 void is_reply_error(is_request *r, int status, const char *type, const char *code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
 /* The library's failure: status and type from st (E_INVALID, E_PARSE 400; E_DENIED 403; E_NOTFOUND 404; E_CONTEXT 400
- * context_length_exceeded; E_BUSY 429 with Retry-After; E_FULL, E_READONLY 507; E_UNSUPPORTED 400; E_CANCELLED 499; else 500). The message is
- * inferscale_error(). Call it on the thread that failed. */
+ * context_length_exceeded; E_BUSY 429 with Retry-After; E_FULL, E_READONLY 507; E_UNSUPPORTED 400; E_CANCELLED 499; E_ENGINE of servers that
+ * compute elsewhere 503 with Retry-After; else 500). The message is inferscale_error(). Call it on the thread that failed. */
 void is_reply_failed(is_request *r, inferscale_status st, const char *param);
+/* The `code` of such an error, wherever it stands: one spelling for all of them. NULL = OpenAI has none for it (a wrong field, a wrong key). */
+const char *is_error_code(const is_server *s, inferscale_status st);
+/* Whose message it is: where keys keep users apart, what a server of ours said of itself is for the log alone. */
+const char *is_error_message(const is_server *s, inferscale_status st, const char *said);
 
 /* A stream. write copies; it blocks while the client is more than a bound behind, and is false when it has hung up or is too slow. */
 bool is_stream_begin(is_request *r, int status, const char *type);

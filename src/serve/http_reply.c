@@ -13,6 +13,9 @@
 #include "base/utf8.h"
 #include "serve/http_in.h"
 #include "serve/log.h"
+#include "serve/upstreams.h"
+
+enum { UPSTREAM_RETRY_S = 2 }; /* they are looked at every second */
 
 /* ---- Headers ------------------------------------------------------------------------------------------------------------- */
 
@@ -212,39 +215,71 @@ static void reply_cancelled(is_request *r, const char *param)
     }
 }
 
+static bool is_upstream_failure(const is_server *s, inferscale_status st)
+{
+    return st == INFERSCALE_E_ENGINE && is_upstreams_compute(s->is);
+}
+
+const char *is_error_code(const is_server *s, inferscale_status st)
+{
+    switch (st) {
+    case INFERSCALE_OK:
+    case INFERSCALE_E_INVALID:
+    case INFERSCALE_E_PARSE:
+    case INFERSCALE_E_DENIED: return NULL;
+    case INFERSCALE_E_NOMEM: return "out_of_memory";
+    case INFERSCALE_E_FULL:
+    case INFERSCALE_E_READONLY: return "insufficient_storage";
+    case INFERSCALE_E_NOTFOUND: return "not_found";
+    case INFERSCALE_E_BUSY: return "busy";
+    case INFERSCALE_E_CONTEXT: return "context_length_exceeded";
+    case INFERSCALE_E_UNSUPPORTED: return "unsupported";
+    case INFERSCALE_E_CANCELLED: return "cancelled";
+    case INFERSCALE_E_ENGINE: return is_upstream_failure(s, st) ? "upstream_unavailable" : "engine_failed";
+    case INFERSCALE_E_CORRUPT: return "store_damaged";
+    case INFERSCALE_E_IO: return "io_failed";
+    case INFERSCALE_E_TRACE: return "trace_found";
+    default: return "internal_error";
+    }
+}
+
+const char *is_error_message(const is_server *s, inferscale_status st, const char *said)
+{
+    if (!s->keys || !is_upstream_failure(s, st)) return said;
+    is_serve_log(IS_LOG_WARN, "a request failed: %s", said);
+    return "no server that computes answers could take the request; try again in a moment";
+}
+
 void is_reply_failed(is_request *r, inferscale_status st, const char *param)
 {
-    const char *said = inferscale_error();
+    const char *said = is_error_message(r->server, st, inferscale_error()), *code = is_error_code(r->server, st);
     switch (st) {
     case INFERSCALE_E_INVALID:
     case INFERSCALE_E_PARSE:
-        is_reply_error(r, 400, "invalid_request_error", NULL, param, "%s", said);
-        return;
     case INFERSCALE_E_UNSUPPORTED:
-        is_reply_error(r, 400, "invalid_request_error", "unsupported", param, "%s", said);
-        return;
     case INFERSCALE_E_CONTEXT:
-        is_reply_error(r, 400, "invalid_request_error", "context_length_exceeded", param, "%s", said);
+        is_reply_error(r, 400, "invalid_request_error", code, param, "%s", said);
         return;
     case INFERSCALE_E_DENIED:
-        is_reply_error(r, 403, "permission_error", NULL, param, "%s", said);
+        is_reply_error(r, 403, "permission_error", code, param, "%s", said);
         return;
     case INFERSCALE_E_NOTFOUND:
-        is_reply_error(r, 404, "not_found_error", "not_found", param, "%s", said);
+        is_reply_error(r, 404, "not_found_error", code, param, "%s", said);
         return;
     case INFERSCALE_E_BUSY:
         retry_after(r, is_pool_retry_s(&r->http->engine));
-        is_reply_error(r, 429, "rate_limit_error", "busy", param, "%s", said);
+        is_reply_error(r, 429, "rate_limit_error", code, param, "%s", said);
         return;
     case INFERSCALE_E_FULL:
     case INFERSCALE_E_READONLY:
-        is_reply_error(r, 507, "server_error", "insufficient_storage", param, "%s", said);
+        is_reply_error(r, 507, "server_error", code, param, "%s", said);
         return;
     case INFERSCALE_E_CANCELLED:
         reply_cancelled(r, param);
         return;
     default:
-        is_reply_error(r, 500, "server_error", inferscale_status_name(st), param, "%s", said);
+        if (is_upstream_failure(r->server, st)) retry_after(r, UPSTREAM_RETRY_S);
+        is_reply_error(r, is_upstream_failure(r->server, st) ? 503 : 500, "server_error", code, param, "%s", said);
     }
 }
 

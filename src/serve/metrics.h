@@ -44,6 +44,7 @@
     X(STORE_BYTES, GAUGE, "inferscale_store_bytes", "what", "Bytes of bank, vault and RAM tier")                              \
     X(STORE_ITEMS, GAUGE, "inferscale_store_items", "what", "Facts, turns, partitions and segments")                          \
     X(STORE_USABLE, GAUGE, "inferscale_store_usable", "what", "1 = the store can be read, or written, now; 0 = it cannot") \
+    X(READY, GAUGE, "inferscale_ready", "", "1 = it takes requests, as /ready says")                                          \
     X(BUILD, GAUGE, "inferscale_build_info", "version,model,engine", "1")                                                     \
     X(START, GAUGE, "process_start_time_seconds", "", "When the process started")                                             \
     X(RSS, GAUGE, "process_resident_memory_bytes", "", "Resident memory")                                                     \

@@ -148,7 +148,7 @@ json_t *is_oa_token(const inferscale_token *t);            /* in chat's form */
 /* A list of those, borrowed, in the request's form; *offset: characters before them, counted on. */
 json_t *is_oa_logprobs(const is_oa_choice *c, json_t *tokens, size_t *offset);
 const char *is_oa_finish(const is_oa_choice *c);
-json_t *is_oa_error_of(is_status st, const char *message);
+json_t *is_oa_error_of(const is_server *s, is_status st, const char *message);
 
 /* openai.c */
 bool is_oa_knows_model(is_server *s, const char *name);

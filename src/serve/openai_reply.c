@@ -218,14 +218,14 @@ json_t *is_oa_whole(is_oa_run *run)
 
 /* ---- Errors in the midst of a stream ------------------------------------------------------------------------------------- */
 
-json_t *is_oa_error_of(is_status st, const char *message)
+json_t *is_oa_error_of(const is_server *s, is_status st, const char *message)
 {
     const bool request =
         st == INFERSCALE_E_INVALID || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_UNSUPPORTED || st == INFERSCALE_E_CONTEXT;
 
-    return json_pack("{s:{s:s, s:s, s:n, s:s}}", "error", "message", message, "type",
+    return json_pack("{s:{s:s, s:s, s:n, s:s?}}", "error", "message", is_error_message(s, st, message), "type",
                      request                    ? "invalid_request_error"
                      : st == INFERSCALE_E_BUSY ? "rate_limit_error"
                                                : "server_error", "param", "code",
-                     st == INFERSCALE_E_CONTEXT ? "context_length_exceeded" : inferscale_status_name(st));
+                     is_error_code(s, st));
 }

@@ -288,7 +288,7 @@ static void reply_failed(is_oa_run *run, const is_oa_choice *c)
         is_reply_failed(run->r, c->st, param);
         return;
     }
-    if (c->st != INFERSCALE_E_CANCELLED && send(run, is_oa_error_of(c->st, c->sentence))) is_stream_end(run->r);
+    if (c->st != INFERSCALE_E_CANCELLED && send(run, is_oa_error_of(run->s, c->st, c->sentence))) is_stream_end(run->r);
     else is_stream_end_cancelled(run->r);
 }
 

@@ -257,6 +257,7 @@ static void not_ready(is_server *s, const is_room_state *now, bool stuck, char w
     else if (!__atomic_load_n(&s->ready, __ATOMIC_ACQUIRE)) snprintf(why, 256, "the model is being loaded");
     else if (stuck) snprintf(why, 256, "the store has not answered for %d s; look at its disk", STUCK_MS / 1000);
     else if (now->read != INFERSCALE_OK) snprintf(why, 256, "the store cannot be read: %.200s", now->why_read);
+    else is_upstreams_down(s->is, s->keys == NULL, why); /* without keys everybody may know where they are */
 }
 
 bool is_ops_not_ready(is_server *s, char why[256])
@@ -293,11 +294,13 @@ static void get_ready(is_server *s, is_request *r)
 static void get_metrics(is_server *s, is_request *r)
 {
     const char *aliases = is_request_query(r, "aliases");
+    char why[256];
     size_t len;
     char *text;
 
     is_ops_refresh(s);
     is_upstreams_measure(s->is, s->metrics);
+    is_metric_set(s->metrics, IS_M_READY, NULL, NULL, !is_ops_not_ready(s, why));
     text = is_metrics_text(s->metrics, !aliases || strcmp(aliases, "no") != 0, &len);
     if (text == NULL) is_reply_error(r, 500, "server_error", NULL, NULL, "out of memory for the metrics");
     else is_reply_bytes(r, 200, "text/plain; version=0.0.4; charset=utf-8", text, len);

@@ -121,13 +121,13 @@ static json_t *report_json(const inferscale_forget_report *p, size_t n_ids, bool
 }
 
 /* All was forgotten, and something about it went wrong: the report says what, beside the error. */
-static void reply_half(is_request *r, inferscale_status st, json_t *report)
+static void reply_half(is_server *s, is_request *r, inferscale_status st, json_t *report)
 {
     bool busy = st == INFERSCALE_E_BUSY;
 
     json_object_set_new(report, "error", json_pack("{s:s,s:s,s:n,s:s}", "message", inferscale_error(), "type", busy
                                                    ? "rate_limit_error" : "server_error",
-                                                   "param", "code", inferscale_status_name(st)));
+                                                   "param", "code", is_error_code(s, st)));
     if (busy) is_reply_header(r, "Retry-After", "1");
     is_reply_json(r, busy ? 429 : 500, report);
 }
@@ -141,7 +141,7 @@ static void carry_out(is_server *s, is_request *r, const inferscale_scope *scope
     if (st == INFERSCALE_E_NOTFOUND) st = INFERSCALE_OK; /* an owner nobody knows has nothing to be forgotten */
     is_metric_add(s->metrics, IS_M_MEMORY_OPS, "forget", st == INFERSCALE_OK ? "ok" : st == INFERSCALE_E_INVALID ? "refused" : "failed", 1);
     if (st == INFERSCALE_OK) is_reply_json(r, 200, report_json(&report, n, o->prove));
-    else if (st == INFERSCALE_E_TRACE || (st == INFERSCALE_E_BUSY && report.forgotten)) reply_half(r, st, report_json(&report, n, o->prove));
+    else if (st == INFERSCALE_E_TRACE || (st == INFERSCALE_E_BUSY && report.forgotten)) reply_half(s, r, st, report_json(&report, n, o->prove));
     else is_reply_failed(r, st, NULL);
 }
 
@@ -200,9 +200,9 @@ static void reply_import(is_server *s, is_request *r, const is_import *i)
     is_metric_add(s->metrics, IS_M_MEMORY_OPS, "import", status == 200 ? "ok" : callers ? "refused" : "failed", 1);
     if (status == 200) json_object_set(o, "facts", i->events);
     else
-        json_object_set_new(o, "error", json_pack("{s:o,s:s,s:n,s:s,s:I}", "message", is_json_text(i->error), "type",
+        json_object_set_new(o, "error", json_pack("{s:o,s:s,s:n,s:s?,s:I}", "message", is_json_text(i->error), "type",
                                                   callers ? "invalid_request_error" : "server_error", "param", "code",
-                                                  inferscale_status_name(i->status), "line", (json_int_t)i->failed_line));
+                                                  is_error_code(s, i->status), "line", (json_int_t)i->failed_line));
     if (status == 429) is_reply_header(r, "Retry-After", "1");
     is_reply_json(r, status, o);
 }
@@ -245,8 +245,12 @@ static void encode_status(is_server *s, is_request *r)
 
     if (!read_owner(r, NULL, true, &owner)) return;
     st = inferscale_encode_status(s->is, owner.given ? &owner.scope : NULL, &state);
-    if (st == INFERSCALE_OK) is_reply_json(r, 200, is_encoder_json(&state));
-    else is_reply_failed(r, st, NULL);
+    if (st == INFERSCALE_OK) {
+        json_t *o = is_encoder_json(&state);
+
+        if (state.error != INFERSCALE_OK) json_object_set_new(o, "error", json_pack("s?", is_error_code(s, state.error)));
+        is_reply_json(r, 200, o);
+    } else is_reply_failed(r, st, NULL);
 }
 
 static int stop(void *ctx, uint64_t done, uint64_t total, const char *what)

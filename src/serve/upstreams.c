@@ -1,6 +1,8 @@
 /* upstreams.c - see upstreams.h. */
 #include "serve/upstreams.h"
 
+#include <stdio.h>
+
 #include "base/log.h"
 #include "base/mem.h"
 #include "exchange/json.h"
@@ -67,4 +69,29 @@ void is_upstreams_measure(inferscale *is, is_metrics *m)
     if (n && !list) is_log(IS_LOG_WARN, "metrics: out of memory for the upstreams");
     for (size_t i = 0; list && i < n; i++) measure(&list[i], m);
     is_free(list);
+}
+
+bool is_upstreams_compute(inferscale *is)
+{
+    is_engine *e = is ? is_handle_engine_if_loaded(is) : NULL;
+
+    return e && is_engine_describe(e)->remote;
+}
+
+bool is_upstreams_down(inferscale *is, bool details, char why[256])
+{
+    size_t n = 0, n_up = 0;
+    is_upstream *list = is ? is_upstreams_of(is, &n) : NULL;
+
+    for (size_t i = 0; list && i < n; i++) n_up += list[i].up;
+    if (list && n_up == 0) {
+        int at = snprintf(why, 256, n == 1 ? "the vLLM server is not up" : "none of the %zu vLLM servers is up", n);
+
+        if (details) snprintf(why + at, 256 - (size_t)at, ": %s", list[0].why);
+        else snprintf(why + at, 256 - (size_t)at, "; GET /inferscale/info says why to an admin");
+        is_free(list);
+        return true;
+    }
+    is_free(list);
+    return false;
 }

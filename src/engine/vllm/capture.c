@@ -183,16 +183,16 @@ static is_status read_answer(job *j, const json_t *answer)
     return INFERSCALE_OK;
 }
 
-/* The rows are here, or will not be. OK with done, or to be sent anew, or a failure that counts. A connector that knows another secret (not
- * trusted) is no failure of its server, which computes all the same. */
-static is_status settle_job(vllm *e, job *j, is_status st, bool retry, bool trusted)
+/* The rows are here, or will not be. OK with done, or to be sent anew, or a failure that counts. blamed: it says something of the server. One
+ * whose connector knows another secret, or reaches no gateway, computes answers all the same. */
+static is_status settle_job(vllm *e, job *j, is_status st, bool retry, bool blamed)
 {
     if (st == INFERSCALE_OK) {
         st = vllm_spool_take(e, j->id, j->c->span, j->c->n_span, j->c->rows);
         j->sent = false;
     }
     j->n_coming = 0;
-    vllm_upstream_give(e, j->up, trusted ? vllm_outcome_of(st, retry) : VLLM_NEITHER);
+    vllm_upstream_give(e, j->up, blamed ? vllm_outcome_of(st, retry) : VLLM_NEITHER);
     j->done = st == INFERSCALE_OK;
     if (st == INFERSCALE_OK) {
         VLLM_COUNT(e, captures, 1);
@@ -210,7 +210,7 @@ static is_status settle_job(vllm *e, job *j, is_status st, bool retry, bool trus
 /* A call has ended. Where the rows come from another host, they may not be here yet. */
 static is_status end_job(vllm *e, job *j)
 {
-    bool retry = true, trusted = true;
+    bool retry = true, blamed = true;
     json_t *answer = NULL;
     is_status st = vllm_call_end(j->call) == VLLM_ANSWERED ? INFERSCALE_OK : vllm_call_fail(j->call);
 
@@ -220,12 +220,12 @@ static is_status end_job(vllm *e, job *j)
 
         answer = json_loadb(b->len ? (const char *)b->data : "", b->len, 0, NULL);
         st = answer ? read_answer(j, answer) : is_fail(INFERSCALE_E_ENGINE, "%s does not answer in JSON", vllm_call_url(j->call));
-        trusted = st != INFERSCALE_E_DENIED;
+        blamed = st != INFERSCALE_E_DENIED;
     }
     json_decref(answer);
     vllm_call_close(j->call);
     j->call = NULL;
-    return st == INFERSCALE_OK && j->n_coming ? st : settle_job(e, j, st, retry, trusted);
+    return st == INFERSCALE_OK && j->n_coming ? st : settle_job(e, j, st, retry, blamed);
 }
 
 static is_status await_rows(vllm *e, job *j)
@@ -235,7 +235,7 @@ static is_status await_rows(vllm *e, job *j)
     if (vllm_arrivals_count(e, j->id, &since) >= j->n_coming) return settle_job(e, j, INFERSCALE_OK, true, true);
     if (is_now_ms() - since < vllm_limit.arrive_ms) return INFERSCALE_OK;
     return settle_job(e, j, is_fail(INFERSCALE_E_ENGINE, "captured rows do not come from %s (%u of %u files did); its log says why it cannot reach "
-                                    "this gateway", e->up[j->up].url, vllm_arrivals_count(e, j->id, &since), j->n_coming), true, true);
+                                    "this gateway", e->up[j->up].url, vllm_arrivals_count(e, j->id, &since), j->n_coming), true, false);
 }
 
 /* ---- All of them ------------------------------------------------------------------------------------------------------------------ */

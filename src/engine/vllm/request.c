@@ -39,8 +39,8 @@ static is_status wanted(const vllm *e, const is_run_opts *o, int *want)
     if (*want == VLLM_LOGPROBS_ALL && (uint32_t)most < e->model->n_vocab)
         return is_fail(INFERSCALE_E_UNSUPPORTED, "this vLLM gives no log-probabilities of the whole vocabulary; start it with --max-logprobs -1");
     if (*want > most)
-        return is_fail(INFERSCALE_E_UNSUPPORTED, "this vLLM gives the log-probabilities of at most %d tokens, and %u are asked for; ask for fewer, or "
-                       "start it with --max-logprobs %u", most, o->n_likely, o->n_likely);
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "this vLLM gives the log-probabilities of at most %d tokens, and %u are asked for; ask for fewer, "
+                       "or start it with --max-logprobs %u", most, o->n_likely, o->n_likely);
     return INFERSCALE_OK;
 }
 

@@ -536,6 +536,20 @@ async function pollMetrics() {
   if (again) live.timer = setTimeout(pollMetrics, again);
 }
 
+/* Whether it can answer now, which the figures alone do not say. */
+async function pollReady() {
+  let why = "";
+  if (!document.hidden) {
+    try {
+      const said = await (await fetch("/ready", { cache: "no-store" })).json();
+      why = said.status === "ready" ? said.notice || "" : "No answers now: " + said.reason + ".";
+    } catch { why = "The server does not answer."; }
+    $("unready").textContent = why;
+    $("unready").hidden = !why;
+  }
+  setTimeout(pollReady, 2 * EVERY_MS);
+}
+
 /* ---- Beginning ----------------------------------------------------------------------------------------------------------- */
 
 async function meet() {
@@ -552,6 +566,7 @@ async function meet() {
   }
   pollMetrics();
 }
+pollReady();
 
 function on(id, event, handler) { $(id).addEventListener(event, handler); }
 const submits = (id, handler) => on(id, "submit", (e) => { e.preventDefault(); handler(); });
