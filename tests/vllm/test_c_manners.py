@@ -80,12 +80,12 @@ def pair(folder, smollm2):
 
 
 def doctor(pair, url, *arguments):
-    """(exit status, checks by name, seconds)."""
+    """(exit status, checks by name, seconds, what else it said)."""
     started = time.monotonic()
     done = subprocess.run([ground.BIN, "doctor", "--json", "--engine", "vllm", "--upstream", url, "--home", pair.home, *arguments],
                           capture_output=True, text=True, env=ground.environment(), timeout=120)
     said = json.loads(done.stdout) if done.stdout.strip() else {"checks": []}
-    return done.returncode, {c["name"]: c for c in said["checks"]}, time.monotonic() - started, done.stderr
+    return done.returncode, {c["name"]: c for c in said.get("checks", [])}, time.monotonic() - started, done.stdout + done.stderr
 
 
 def test_the_model_is_named_and_measured_as_people_do(pair):
