@@ -37,14 +37,17 @@ def command(
 
 def _elsewhere(given: argparse.Namespace) -> dict[str, object]:
     """The settings for a gateway on another host."""
+    extra = {
+        "secret_file": given.secret, "cache_bytes": given.cache_bytes, "gateway_ca": given.gateway_ca, "fetch_wait_s": given.fetch_wait,
+    }
+    extra = {name: value for name, value in extra.items() if value is not None}
     if not given.gateway:
-        if given.secret or given.cache or given.cache_bytes or given.gateway_ca:
-            raise SystemExit("inferscale-vllm: --secret, --cache, --cache-bytes and --gateway-ca go with --gateway")
+        if extra or given.cache:
+            raise SystemExit("inferscale-vllm: --secret, --cache, --cache-bytes, --fetch-wait and --gateway-ca go with --gateway")
         return {}
     if given.home or not given.cache or not given.secret:
         raise SystemExit("inferscale-vllm: with --gateway give --secret FILE and --cache DIR, and no --home: the store's folder is the gateway's")
-    extra = {"gateway": given.gateway, "secret_file": given.secret, "cache_bytes": given.cache_bytes, "gateway_ca": given.gateway_ca}
-    return {name: value for name, value in extra.items() if value}
+    return {"gateway": given.gateway, **extra}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument("--secret", metavar="FILE", help="with --gateway: a copy of its HOME/vllm/secret, mode 0600")
     serve.add_argument("--cache", metavar="DIR", help="with --gateway: a folder of this server's own for what it fetches")
     serve.add_argument("--cache-bytes", type=int, metavar="N", help="with --gateway: how large the folder may grow (default: 8 GiB)")
+    serve.add_argument("--fetch-wait", type=float, metavar="S", help="with --gateway: a request waits so long for its stored parts (default: 5)")
     serve.add_argument("--gateway-ca", metavar="FILE", help="with an https gateway: PEM of its certificate's signer (default: the system's)")
     serve.add_argument("--library", help="libinferscale.so (default: $INFERSCALE_LIBRARY, else where the loader finds it)")
     serve.add_argument("--policy", choices=("recompute", "fail"), default=POLICY, help="what a failed load does (default: recompute)")

@@ -294,7 +294,7 @@ static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inf
         if (mood == FAKE_CAPTURE_500) return refuse(c, 500, "the worker fell over");
         fake_capture(f, t, prompt);
         if (mood == FAKE_CAPTURE_HANG) return MHD_NO;
-        answer = say(json_pack("{s:b, s:s}", "ok", mood != FAKE_CAPTURE_LIES, "why", "no room"));
+        answer = say(json_pack("{s:b, s:s, s:i}", "ok", mood != FAKE_CAPTURE_LIES, "why", "no room", "coming", f->elsewhere ? (int)(f->tp * f->pp) : 0));
         json_object_set_new(answer, "usage", json_pack("{s:i, s:{s:i}}", "prompt_tokens", (int)t->n_prompt, "prompt_tokens_details", "cached_tokens",
                                                        (int)(at < t->capture_from ? at : t->capture_from)));
         return send_json(c, 200, answer);

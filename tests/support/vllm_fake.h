@@ -55,6 +55,7 @@ typedef struct vllm_fake {
     int port;
     char url[64];
     char *home;                     /* whose secret it has */
+    char *elsewhere;                /* its workers are on another host: a folder that captured rows are left in, to be brought. NULL = in home */
     fake_mood mood;                 /* set by fake_set */
     fake_chat chat;
     uint32_t length, tp, pp, chunk, delay_ms;

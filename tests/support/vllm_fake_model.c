@@ -163,7 +163,8 @@ static void write_part(const vllm_fake *f, const inferscale_ticket *t, const int
                     fake_row(2 * from + p, h + k / plane->head_dim, k % plane->head_dim, prompt, t->capture_from + i);
     }
     is_hex(t->id, 16, hex);
-    snprintf(path, sizeof path, "%s/vllm/spool/%s.%u.%u", f->home, hex, rank, h);
+    if (f->elsewhere) snprintf(path, sizeof path, "%s/%s.%u.%u", f->elsewhere, hex, rank, h);
+    else snprintf(path, sizeof path, "%s/vllm/spool/%s.%u.%u", f->home, hex, rank, h);
     snprintf(tmp, sizeof tmp, "%s.part", path);
     if (is_segment_new(&d, (const float *const *)rows, &s) == INFERSCALE_OK &&
         is_segment_write(s, is_fs_posix(), tmp) == INFERSCALE_OK && mood_of(f) != FAKE_CAPTURE_HANG)

@@ -29,7 +29,8 @@ is_status vt_open_urls(const char *home, const char *urls, void **e)
 void vt_start_fakes(vt_set *s, int n)
 {
     *s = (vt_set){ .home = scratch_make() };
-    vllm_limit = (vllm_limits){ .connect_ms = 2000, .silent_ms = 20000, .small_ms = 20000, .open_ms = 20000, .backoff_ms = 20, .keeper_ms = 20 };
+    vllm_limit = (vllm_limits){ .connect_ms = 2000, .silent_ms = 20000, .small_ms = 20000, .open_ms = 20000, .backoff_ms = 20, .keeper_ms = 20,
+                                .arrive_ms = 20000 };
     for (int i = 0; i < n; i++) s->f[i] = fake_start(s->home);
 }
 

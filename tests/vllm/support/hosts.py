@@ -1,6 +1,7 @@
 """Two hosts: a gateway on one, vLLM with the connector on the other, and between them nothing but HTTP. On 127.0.0.1 with a folder each and a
 link that can be made to misbehave (Link), or in two network namespaces joined by a cable (Namespaces)."""
 import ctypes
+import json
 import os
 import shutil
 import socket
@@ -137,7 +138,7 @@ class Namespaces:
 class Pair:
     """A gateway whose folder is `home`, and vLLM whose folder is `cache`. ns: Namespaces, or None for 127.0.0.1 and a Link."""
 
-    def __init__(self, folder, model, ns=None):
+    def __init__(self, folder, model, ns=None, **more):
         self.folder, self.model, self.ns = folder, model, ns
         self.home, self.cache, self.secret = folder / "gateway", folder / "worker/cache", folder / "worker/secret"
         for d in (self.home, folder / "worker"):
@@ -155,7 +156,7 @@ class Pair:
             time.sleep(0.05)
         shutil.copy(self.home / "vllm/secret", self.secret)
         self.secret.chmod(0o600)
-        self.start_vllm()
+        self.start_vllm(**more)
         self._ready(self.gateway)
 
     def _address(self, which):
@@ -193,15 +194,14 @@ class Pair:
         self._ready(self.vllm)
 
     def call(self, method, path, body=None):
-        import json
         do = lambda: self.api.request(method, path, body)  # noqa: E731
         return json.loads(self.ns.inside(0, do) if self.ns else do())
 
-    def metric(self, name):
-        """The sum of a metric of vLLM's."""
+    def metric(self, name, label=""):
+        """The sum of a metric of vLLM's, of series with that label."""
         do = lambda: Client(self.vllm.url).get("/metrics")  # noqa: E731
         text = self.ns.inside(1, do) if self.ns else do()
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and label in line)
 
     def remember(self, user, *texts):
         got = self.call("POST", "/memories", {"messages": [{"role": "user", "content": t} for t in texts], "user_id": user, "infer": False})
@@ -223,7 +223,7 @@ class Pair:
 
     def stop(self):
         for p in (self.gateway, self.vllm):
-            if p is not None:
+            if p is not None and p.alive():
                 p.stop()
         if self.link:
             self.link.close()
