@@ -26,7 +26,7 @@ logger = init_logger("vllm.inferscale")
 THREADS = 4
 BAD_S, BAD_MAX_S = 5.0, 600.0  # how long a name that failed is left alone: the first time, at most
 BAD_MOST = 65_536
-SCRUB_S = 60.0  # how often rows of single turns are looked after
+SCRUB_S, SCRUB_AGAIN_S, SCRUB_KEYS = 60.0, 2.0, 64  # how often rows of single turns are looked after; if no gateway answers; at once
 FORGET_S = 10.0  # a REVOKE waits so long before it says that it is not done yet
 
 
@@ -79,6 +79,7 @@ class Fetcher:
         self.counts = {"segments_fetched": 0, "bytes_fetched": 0}
         self.work: queue.Queue[Job] = queue.Queue()
         self.chores: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.scrub_at, self.scrub_all, self.scrub_keys = time.monotonic() + SCRUB_S, False, list[Key]()  # of the thread that keeps house
         for i in range(THREADS):
             threading.Thread(target=self._fetch_all, name=f"inferscale-fetch-{i}", daemon=True).start()
         threading.Thread(target=self._keep_house, name="inferscale-cache", daemon=True).start()
@@ -145,7 +146,8 @@ class Fetcher:
 
     def scrub(self) -> None:
         """What the gateway has no more, because it was forgotten while this vLLM could not be told, goes from here."""
-        self.chores.put(lambda: self._scrub((0, 1)))
+        self.gateway.speaks()
+        self.chores.put(self._scrub_from_the_start)
 
     def take_counts(self) -> dict[str, int]:
         with self.lock:
@@ -173,6 +175,8 @@ class Fetcher:
     def _fetch(self, job: Job) -> None:
         path = self.cache.begin()
         try:
+            if job.cancelled:
+                raise Cancelled
             with open(path, "xb", opener=_private) as out:
                 size = self.gateway.fetch(job.key[0], job.key[1], out, self.settings.cache_bytes, lambda: not job.cancelled)
             with self.lock:  # forget() looks at jobs under it: either it sees this one, or the cache has the file already
@@ -191,25 +195,21 @@ class Fetcher:
     def _note_bad(self, key: Key, reason: str, why: str) -> None:
         with self.lock:
             n = self.bad.pop(key, ("", "", 0.0, 0))[3]
-            wait = 0.0 if reason in ("fetch", "epoch") else min(BAD_MAX_S, BAD_S * 2**n)  # the gateway's own back-off is for the first
-            self.bad[key] = reason, why, time.monotonic() + wait, min(n + 1, 16)
+            own = reason not in ("fetch", "epoch")  # the gateway's back-off is for these
+            self.bad[key] = reason, why, time.monotonic() + (min(BAD_MAX_S, BAD_S * 2**n) if own else 0.0), min(n + own, 16)
             while len(self.bad) > BAD_MOST:
                 self.bad.popitem(last=False)
 
     # ---- the thread that keeps house -------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
-        last = time.monotonic()
         while True:
             try:
-                chore = self.chores.get(timeout=max(0.1, last + SCRUB_S - time.monotonic()))
+                chore = self.chores.get(timeout=max(0.01, self.scrub_at - time.monotonic()))
             except queue.Empty:
-                last = time.monotonic()
-                chore = lambda: self._scrub((1,))  # noqa: E731 - heads: rows of single turns have no other end
+                chore = self._scrub
             try:
                 chore()
-            except GatewayError as e:
-                logger.info("InferScale: the cache could not be compared with the gateway: %s", e)
             except Exception:  # noqa: BLE001 - the thread must live
                 logger.exception("InferScale: the cache could not be put in order")
 
@@ -223,8 +223,22 @@ class Fetcher:
             logger.error("InferScale: %s", forgetting.why)
         forgetting.done.set()
 
-    def _scrub(self, where: tuple[int, ...]) -> None:
-        gone = [key for key in self.cache.idle(where) if not self.gateway.has(*key)]
+    def _scrub_from_the_start(self) -> None:
+        self.scrub_all, self.scrub_keys, self.scrub_at = True, [], time.monotonic()
+
+    def _scrub(self) -> None:
+        """A few files are compared with what the gateway has; what is to be forgotten comes between."""
+        if not self.scrub_keys:
+            self.scrub_keys = self.cache.idle((0, 1) if self.scrub_all else (1,))  # heads: rows of single turns have no other end
+        try:
+            gone = [key for key in self.scrub_keys[:SCRUB_KEYS] if not self.gateway.has(*key)]
+        except GatewayError as e:
+            self.scrub_at = time.monotonic() + (SCRUB_AGAIN_S if self.scrub_all else SCRUB_S)
+            logger.info("InferScale: the cache could not be compared with the gateway: %s", e)
+            return
+        del self.scrub_keys[:SCRUB_KEYS]
+        self.scrub_all = self.scrub_all and bool(self.scrub_keys)
+        self.scrub_at = time.monotonic() + (0 if self.scrub_keys else SCRUB_S)
         if gone:
             self.cache.drop(gone)
             logger.info("InferScale: %d segments left the cache because the gateway has them no more", len(gone))

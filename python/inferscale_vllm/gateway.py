@@ -73,6 +73,10 @@ class Gateway:
             if left > 0:
                 raise GatewayError("fetch", f"the gateway {self.url} is not asked for {left:.1f} s: {self.why}")
 
+    def speaks(self) -> None:
+        """It has asked us something, so it is there, whatever was before."""
+        self._worked()
+
     def _worked(self) -> None:
         with self.lock:
             self.down_until, self.n_row = 0.0, 0
@@ -115,8 +119,8 @@ class Gateway:
             raise self._failed(f"there is no secret in {self.secret.path}")
         text, signature = write_pass(secret, method, path, content_range, body, int(time.time()))
         headers = {"X-Inferscale-Pass": text, **({"Content-Range": content_range} if content_range else {})}
-        used = True
         while True:
+            used = False
             try:
                 link, used = self._link()
                 link.request(method, self.prefix + path, body if method == "PUT" else None, headers)

@@ -8,10 +8,10 @@ import threading
 import time
 
 import pytest
-from support import ground, hosts
+from support import ground, hosts, process
 
 sys.path.insert(0, ground.PACKAGE)
-from inferscale_vllm import cache, gateway  # noqa: E402
+from inferscale_vllm import cache, gateway, settings  # noqa: E402
 
 PEANUTS, WHICH = "Anna is allergic to peanuts and to nothing else that she knows of.", "Which food is Anna allergic to?"
 
@@ -246,3 +246,33 @@ def test_a_cache_keeps_what_was_used_last_and_what_is_in_use(tmp_path):
     assert c.of_tag(b"u" * 32, 8) == [key(5)] and c.of_tag(b"u" * 32, 7) == []
     c.drop([key(5), key(9)])
     assert not c.has(key(5)) and c.bytes == 800 and not list(c.temporary.iterdir())
+
+
+# ---- TLS ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_tls_with_a_certificate_of_one_s_own(tmp_path, start):
+    cert, private, secret = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "secret"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", private, "-out", cert, "-days", "2", "-subj", "/CN=gateway",
+                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    secret.write_text("ab" * 32)
+    secret.chmod(0o600)
+    port = ground.free_port()
+    server = start(process.inferscale, "--home", str(tmp_path / "home"), "--engine", "mock", "--embedder", "mock", "--tls-cert", str(cert),
+                   "--tls-key", str(private), port=port, wait=False)
+    url = "https://127.0.0.1:%d" % port
+
+    def asked(**more):
+        link = gateway.Gateway(settings.read({"home": str(tmp_path / "cache"), "gateway": url, "secret_file": str(secret), **more}))
+        return until(lambda: try_it(link), server.log(), 60)
+
+    def try_it(link):
+        try:
+            return "answered %s" % link.has(0, bytes(32))
+        except gateway.GatewayError as e:
+            return str(e) if "refused" not in str(e) and "loading" not in str(e) and "is not asked" not in str(e) else ""
+    assert asked(gateway_ca=str(cert)) == "answered False"  # the mock has no workers: 404
+    assert "CERTIFICATE_VERIFY_FAILED" in asked()
+    secret.chmod(0o644)
+    with pytest.raises(ValueError, match="chmod 600"):
+        settings.read({"home": str(tmp_path / "cache"), "gateway": url, "secret_file": str(secret)})

@@ -149,15 +149,16 @@ class Pair:
         self.keys = folder / "keys"
         self.keys.write_text("isk_test_0123456789abcdef admin\n")
         self.keys.chmod(0o600)
-        self.gateway = self.start_gateway(wait=False)  # makes the secret, and waits for vLLM
+        self.start_gateway(wait=False)  # makes the secret, and would wait for vLLM, but a crowded machine takes longer than it waits
         until = time.monotonic() + 120
         while not (self.home / "vllm/secret").exists():
             assert time.monotonic() < until and self.gateway.alive(), self.gateway.log()
             time.sleep(0.05)
         shutil.copy(self.home / "vllm/secret", self.secret)
         self.secret.chmod(0o600)
+        self.gateway.stop()
         self.start_vllm(**more)
-        self._ready(self.gateway)
+        self.start_gateway()
 
     def _address(self, which):
         return (Namespaces.GATEWAY, Namespaces.WORKER)[which] if self.ns else "127.0.0.1"
