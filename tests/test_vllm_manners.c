@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/url.h"
 #include "support/scratch.h"
 #include "support/vllm_kit.h"
 
@@ -453,6 +454,24 @@ static void the_right_model_serves_again(void **state)
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------------------------------ */
 
+static void addresses(void **state)
+{
+    static const char *const good[] = { "http://a", "https://a.b-c_d:1/", "http://127.0.0.1:65535/v1", "http://[::1]:8000/x/y",
+                                        " http://a , http://b:2 ,", "http://a:0080" };
+    static const char *const bad[] = { "", " , ", "a", "http:/a", "HTTP://a", "http://a:", "http://a:65536", "http://a:-1", "http://a:1:2", "http://a:1 2",
+                                       "http://[]", "http://[::1", "http://[g::1]", "http://a/b#c", "http://a/\"b", "http://\xc3\xa4", "http://a\nb",
+                                       "http://a,b" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        OK(is_urls_check(good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (is_urls_check(bad[i]) != INFERSCALE_E_INVALID) fail_msg("'%s' is taken", bad[i]);
+    FAILS(E_INVALID, is_url_check("http://a b", 10));
+    OK(is_url_check("http://a b", 8)); /* so many bytes and no more */
+    for (size_t n = 0; n <= 7; n++) FAILS(E_INVALID, is_url_check("http://a", n));
+}
+
 static void a_gateway_is_told_as_one(void **state)
 {
     vt_set s;
@@ -484,6 +503,7 @@ int main(void)
         cmocka_unit_test(one_that_hangs_is_no_bother),
         cmocka_unit_test(another_model_gets_no_work),
         cmocka_unit_test(the_right_model_serves_again),
+        cmocka_unit_test(addresses),
         cmocka_unit_test(a_gateway_is_told_as_one),
     };
 
