@@ -60,11 +60,13 @@ static void tell(talk *t, int32_t *ids, uint32_t *n)
     V->rest(t->s.e, t->run);
 }
 
-static void begin_on(talk *t, int servers)
+static void begin_with(talk *t, int servers, bool no_prefix_cache)
 {
     *t = (talk){ .anna = vt_realm(7, 3) };
     t->o = (is_run_opts){ .realm = &t->anna };
-    vt_start(&t->s, servers);
+    vt_start_fakes(&t->s, servers);
+    for (int i = 0; i < servers; i++) t->s.f[i]->no_prefix_cache = no_prefix_cache;
+    OK(vt_open_set(&t->s));
     vt_question(&t->first);
     OK(V->begin(t->s.e, &t->first.plan, &t->o, &t->run));
     memcpy(t->salt, t->s.f[0]->ticket ? t->s.f[0]->ticket->salt : t->salt, 32);
@@ -72,6 +74,11 @@ static void begin_on(talk *t, int servers)
     memcpy(t->turn.ids, t->first.ids, t->first.n * sizeof *t->turn.ids);
     tell(t, t->turn.ids, &t->turn.n);
     for (int i = 0; i < servers; i++) fake_forget_jobs(t->s.f[i]);
+}
+
+static void begin_on(talk *t, int servers)
+{
+    begin_with(t, servers, false);
 }
 
 static void end(talk *t)
@@ -325,6 +332,40 @@ static void a_shorter_hit_is_computed(void **state)
     end(&t);
 }
 
+/* Without a prefix cache nothing of the earlier turns is a hit. The tail is then all that stands between the first turn's stored rows and the new ones, if
+ * these are more; else the new ones are computed. */
+static void a_server_without_a_prefix_cache(void **state)
+{
+    (void)state;
+    for (uint32_t more = 0; more < 2; more++) {
+        fake_job jobs[FAKE_JOBS];
+        const is_part *fact;
+        is_run_stats stats;
+        uint32_t from, n;
+        talk t;
+
+        begin_with(&t, 1, true);
+        plan_turn(&t, 6, more ? FACT FACT FACT : "- Hi", 3);
+        fact = &t.turn.parts[1];
+        from = t.first.parts[2].pos + t.first.parts[2].n_tokens;
+        OK(go_on(&t));
+        vt_expect_answer(t.s.e, t.run, t.turn.ids, t.turn.n, t.s.f[0]->length);
+        n = fake_jobs(t.s.f[0], jobs);
+        assert_int_equal(n, 1 + more);
+        assert_int_equal(jobs[n - 1].local, 0);
+        assert_int_equal(jobs[n - 1].injected, more ? fact->pos + fact->n_tokens : from);
+        if (more) {
+            assert_int_equal(jobs[0].capture_from, from);
+            assert_int_equal(jobs[0].capture_n, fact->pos - from);
+            assert_true(jobs[1].tail_there);
+        }
+        stats = over(&t);
+        assert_string_equal(stats.reason, more ? "" : "gap");
+        assert_int_equal(stats.tokens_injected, t.first.parts[1].n_tokens + t.first.parts[2].n_tokens + (more ? fact->n_tokens : 0));
+        end(&t);
+    }
+}
+
 static void what_fails_leaves_the_run_as_it_was(void **state)
 {
     volatile int cancel = 1;
@@ -525,6 +566,7 @@ int main(void)
         cmocka_unit_test(little_is_computed_at_once),
         cmocka_unit_test(a_capture_that_fails_is_counted),
         cmocka_unit_test(a_shorter_hit_is_computed),
+        cmocka_unit_test(a_server_without_a_prefix_cache),
         cmocka_unit_test(what_fails_leaves_the_run_as_it_was),
         cmocka_unit_test(another_server_goes_on),
         cmocka_unit_test(memory_that_fails_leaves_no_tail),

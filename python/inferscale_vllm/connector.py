@@ -75,6 +75,9 @@ class InferScaleConnector(KVConnectorBase_V1):
         if self.worker_side is not None:
             self.worker_side.finish()
 
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return None, self.worker_side.take_loaded() if self.worker_side is not None else None
+
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self.worker_side.take_bad_blocks() if self.worker_side is not None else set()
 
@@ -109,7 +112,9 @@ class InferScaleConnector(KVConnectorBase_V1):
             self.scheduler_side.on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int, **kwargs: Any) -> tuple[int | None, bool]:
-        return (self.scheduler_side.matched(request, num_computed_tokens) if self.scheduler_side is not None else 0), False
+        side = self.scheduler_side
+        n = side.matched(request, num_computed_tokens) if side is not None else 0
+        return n, n is not None and n > 0 and side is not None and side.ahead
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int, **kwargs: Any) -> None:
         if self.scheduler_side is not None:

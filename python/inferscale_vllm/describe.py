@@ -67,6 +67,7 @@ class Describer:
             "geometry": base64.b64encode(model.geometry()).decode() if model is not None else "",
             "can_inject": shape is not None and not disabled, "why_not": why_not or disabled,
             "block_size": self.config.cache_config.block_size,
+            "prefix_caching": bool(self.config.cache_config.enable_prefix_caching),
             "n_layers": len(shape.layers) if shape is not None else config.get_total_num_hidden_layers(),
             "n_ctx": config.max_model_len, "max_logprobs": config.max_logprobs,
             # with tensor parallelism what is replicated counts more than once here: it is asked only if nothing else is known

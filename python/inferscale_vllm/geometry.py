@@ -114,8 +114,6 @@ def _refused(config: VllmConfig) -> str:
         "a pooling model": model.runner_type == "pooling",
         "a draft model with a cache of its own (speculative decoding)": speculative is not None
         and (speculative.use_eagle() or speculative.uses_draft_model()),
-        "latent attention without chunked prefill (this backend cannot attend to rows that it did not compute)": model.use_mla
-        and not config.scheduler_config.enable_chunked_prefill,
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 

@@ -28,6 +28,7 @@ class LoadOrder:
     n_tokens: int
     block_ids: list[int]
     block_size: int
+    ahead: bool = False  # the request waits until all workers have said that this is over
 
     def touched_blocks(self) -> set[int]:
         first, last = self.begin // self.block_size, (self.begin + self.n_tokens - 1) // self.block_size

@@ -43,6 +43,9 @@ REASONS = {"NOTFOUND": "missing", "CORRUPT": "torn", "FOREIGN": "model", "INVALI
 class SchedulerSide:
     def __init__(self, config: VllmConfig, kv_cache_config: KVCacheConfig, settings: Settings) -> None:
         self.config, self.settings = config, settings
+        # Where the next step is scheduled before this one's failures are known, a request waits for its load in a step of its own (vLLM's
+        # asynchronous loads): one that fails in the step that computes on it ends the engine, or is not noticed.
+        self.ahead = bool(config.scheduler_config.async_scheduling) or config.parallel_config.pipeline_parallel_size > 1
         self.groups = len(kv_cache_config.kv_cache_groups)
         self.block_size = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size) if self.groups else 0
         self.library = load(settings.library)
@@ -167,7 +170,7 @@ class SchedulerSide:
                 return None
             if state.forgetting is not None and not state.forgetting.over():
                 return None
-        if state is None or state.ticket is None or state.ticket.op not in (tickets.INJECT, tickets.CAPTURE):
+        if state is None or state.ticket is None or state.ticket.op not in (tickets.INJECT, tickets.CAPTURE) or state.gave_up:
             return 0
         state.local = local
         return sum(part.n_tokens for part in self._match(state, local))
@@ -217,10 +220,6 @@ class SchedulerSide:
                 state.prompt = ids_array(state.request.prompt_token_ids)
             try:
                 self.model.check(part, state.prompt)
-                if self.config.scheduler_config.async_scheduling:
-                    # The next step is scheduled before this one's failure is known: payloads are verified before, not while loading
-                    with self.model.load([part], (0, len(self.model.plane_list)), self._all_heads()):
-                        pass
             except LibraryError as e:
                 result = REASONS.get(e.status, "failed"), str(e)
                 if result[0] != "tokens":  # which is this prompt's fault, and says nothing about the file
@@ -230,10 +229,6 @@ class SchedulerSide:
         state.checked[(part.name, part.pos)] = result
         return result
 
-    def _all_heads(self) -> tuple[int, int]:
-        assert self.shape is not None
-        return 0, max(layer.total_heads for layer in self.shape.layers)
-
     def _remember(self, name: bytes, where: int, identity: Identity, reason: str, why: str) -> None:
         if self.fetcher is not None:
             self.fetcher.spoilt((where, name), reason, why)
@@ -242,15 +237,18 @@ class SchedulerSide:
             self.failed.popitem(last=False)
 
     def allocated(self, request: Request, block_ids: list[int], n_external: int) -> None:
-        """Blocks are there: the load is ordered for this step. A preempted request comes here again when it resumes."""
+        """Blocks are there: the load is ordered for this step. A preempted request comes here again when it resumes, one that waited for its
+        load when that is over."""
         state = self.live.get(request.request_id)
         if state is None or state.ticket is None:
             return
-        state.injected = n_external
+        waited, state.waits = state.waits, self.ahead and n_external > 0
+        if n_external > 0 or not waited:
+            state.injected = n_external
         if n_external > 0:
             parts = self._match(state, state.local)
             self.loads[request.request_id] = LoadOrder(
-                request.request_id, parts, state.local, n_external, list(block_ids), self.block_size
+                request.request_id, parts, state.local, n_external, list(block_ids), self.block_size, self.ahead
             )
 
     # ---- a step ----------------------------------------------------------------------------------------------------------
@@ -259,7 +257,7 @@ class SchedulerSide:
         step = StepOrders(over=self.over)
         self.over = []
         if self.loads:
-            step.loads = [order for rid, order in self.loads.items() if rid in output.num_scheduled_tokens]
+            step.loads = [order for rid, order in self.loads.items() if order.ahead or rid in output.num_scheduled_tokens]
             self.loads = {}
         captures = [
             rid for rid in output.num_scheduled_tokens
@@ -302,9 +300,18 @@ class SchedulerSide:
             state = self.live.get(failure.request_id)
             if state is not None:
                 state.reason, state.why = failure.reason, failure.why
-                state.injected = 0 if not failure.capture else state.injected
+                if not failure.capture:
+                    state.injected, state.gave_up = 0, True
+                    self._uncount(state)
                 state.checked.clear()
             logger.warning("InferScale: %s; computed exactly instead", failure.why)
+
+    @staticmethod
+    def _uncount(state: RequestState) -> None:
+        """`usage` says what was cached, and the gateway believes it: vLLM leaves rows that failed to load in it."""
+        stats, request = getattr(state.request, "prefill_stats", None), state.request
+        if stats is not None and hasattr(stats, "set"):
+            stats.set(num_prompt_tokens=request.num_prompt_tokens, num_local_cached_tokens=state.local, num_external_cached_tokens=0)
 
     # ---- a request ends --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class RequestState:
-    __slots__ = ("ticket", "request", "prompt", "checked", "local", "injected", "evicted", "reason", "why", "wait", "forgetting")
+    __slots__ = (
+        "ticket", "request", "prompt", "checked", "local", "injected", "waits", "gave_up", "evicted", "reason", "why", "wait", "forgetting"
+    )
 
     def __init__(self, ticket: Ticket | None, request: Request, reason: str = "", why: str = "") -> None:
         self.ticket, self.request = ticket, request
@@ -22,6 +24,8 @@ class RequestState:
         self.checked: dict[tuple[bytes, int], tuple[str, str]] = {}  # part -> ("", "") or why it is not used
         self.local = 0  # tokens that the prefix cache had
         self.injected = 0
+        self.waits = False  # for a load in a step of its own
+        self.gave_up = False  # a load failed: nothing is injected for this request any more
         self.evicted = 0  # of a REVOKE: blocks that left the cache
         self.reason, self.why = reason, why
         self.wait: Wait | None = None  # its parts, on their way from a gateway on another host

@@ -38,6 +38,7 @@ class WorkerSide:
         self.capture: Capture | None = None
         self.bringer: Bringer | None = None
         self.bad_blocks: set[int] = set()
+        self.loaded: set[str] = set()  # requests that wait for their load, which is over, whatever came of it
         self.failures: list[Failure] = []
         self.stats = InferScaleStats()
         self.buffers: dict[tuple[int, int], torch.Tensor] = {}
@@ -84,7 +85,8 @@ class WorkerSide:
             logger.error("InferScale: %s", e)
 
     def start_load(self) -> None:
-        """Every stored row of this step into the cache, before the forward that attends to it."""
+        """Every stored row of this step into the cache, before the forward that attends to it: this step's, or, where steps are
+        scheduled ahead of their results, a later one's."""
         if self.orders is None:
             return
         for order in self.orders.loads:
@@ -95,6 +97,8 @@ class WorkerSide:
                 self._load_failed(order, e)
             else:
                 self.stats.loaded(order.n_tokens, time.perf_counter() - started)
+            if order.ahead:
+                self.loaded.add(order.request_id)
         self.orders.loads = []
 
     def _load(self, order: LoadOrder) -> None:
@@ -165,6 +169,10 @@ class WorkerSide:
     def take_bad_blocks(self) -> set[int]:
         bad, self.bad_blocks = self.bad_blocks, set()
         return bad
+
+    def take_loaded(self) -> set[str] | None:
+        loaded, self.loaded = self.loaded, set()
+        return loaded or None
 
     def take_result(self) -> StepResult | None:
         failures, self.failures = self.failures, []

@@ -196,6 +196,7 @@ static uint32_t local_hit(vllm_fake *f, const uint8_t salt[32], uint32_t n)
 {
     char hex[65];
 
+    if (f->no_prefix_cache) return 0;
     is_hex(salt, 32, hex);
     for (uint32_t i = 0; i < f->n_cached; i++)
         if (strncmp(f->cached[i], hex, 64) == 0) {

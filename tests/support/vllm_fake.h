@@ -66,6 +66,7 @@ typedef struct vllm_fake {
     const char *refuse_says;
     bool refuse_tickets;            /* as unsigned, of streaming completions */
     bool health_hangs;              /* /health does not answer */
+    bool no_prefix_cache;
     fake_seen seen;
     json_t *last;                   /* the last completion's body */
     inferscale_ticket *ticket;      /* of the last streaming one */

@@ -133,8 +133,8 @@ json_t *fake_description(const vllm_fake *f)
                                         FAKE_START, "<|im_start|>", FAKE_END, "<|im_end|>", FAKE_BOS, "<s>", FAKE_X, "<|x<|", "pieces",
                                         packed_pieces));
     json_object_update_new(d, json_pack("{s:s, s:i}", "served", f->served, "max_logprobs", f->max_logprobs));
-    json_object_update_new(d, json_pack("{s:i, s:i, s:b, s:b}", "tensor_parallel", (int)f->tp, "pipeline_parallel", (int)f->pp, "can_evict", 1,
-                                        "can_abort", 1));
+    json_object_update_new(d, json_pack("{s:i, s:i, s:b, s:b, s:b}", "tensor_parallel", (int)f->tp, "pipeline_parallel", (int)f->pp, "can_evict", 1,
+                                        "can_abort", 1, "prefix_caching", !f->no_prefix_cache));
     free(geometry);
     free(packed_pieces);
     is_buf_free(&b);

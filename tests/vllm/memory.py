@@ -56,12 +56,12 @@ def difference(a, b):
     return max(float(numpy.abs(x - y).max()) for x, y in zip(a.rows, b.rows))
 
 
-def ask(engine, tokens, ticket=None, max_tokens=1, salt=None, params=None):
-    return batch(engine, [(tokens, ticket)], max_tokens, salt, params)[0]
+def ask(engine, tokens, ticket=None, max_tokens=1, salt=None, params=None, lora=None):
+    return batch(engine, [(tokens, ticket)], max_tokens, salt, params, lora)[0]
 
 
-def batch(engine, requests, max_tokens=1, salt=None, params=None):
-    """[(token ids, ticket or None)], all at once, so that they share steps."""
+def batch(engine, requests, max_tokens=1, salt=None, params=None, lora=None):
+    """[(token ids, ticket or None)], all at once, so that they share steps. lora: a LoRARequest for all, or a list with None where there is none."""
     from vllm import SamplingParams
     prompts, wanted = [], []
     for tokens, ticket in requests:
@@ -69,7 +69,7 @@ def batch(engine, requests, max_tokens=1, salt=None, params=None):
         extra = params or ({"inferscale": ticket} if ticket is not None else None)
         wanted.append(SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False, logprobs=-1,
                                      flat_logprobs=True, extra_args={"kv_transfer_params": copy.deepcopy(extra)} if extra else None))
-    return [Answer(o) for o in engine.llm.generate(prompts, wanted, use_tqdm=False)]
+    return [Answer(o) for o in engine.llm.generate(prompts, wanted, use_tqdm=False, lora_request=lora)]
 
 
 class Gateway:
@@ -136,13 +136,13 @@ def prompt(n, seed=1, low=3, high=259):
 
 
 @contextlib.contextmanager
-def engine(folder, model, dtype="float32", eager=True, extra=None, **settings):
+def engine(folder, model, dtype="float32", eager=True, extra=None, policy="recompute", **settings):
     """An engine with the connector on a home of its own, and the gateway of that home, which has asked it to describe itself."""
     from support.engine import Engine
     home = folder / ("home%d" % next(number))
     home.mkdir()
     gateway = Gateway(home)
-    with Engine(model, dtype, eager, kv_transfer_config=connector(home, **(extra or {})), **settings) as vllm:
+    with Engine(model, dtype, eager, kv_transfer_config=connector(home, policy, **(extra or {})), **settings) as vllm:
         gateway.said = gateway.describe(vllm)
         yield vllm, gateway
 
@@ -164,7 +164,7 @@ def rows_of(gateway, path, shape):
                                                           ctypes.c_size_t(layer.total_heads * dim), ctypes.c_size_t(dim)))
         if not is_v and layer.rope is not None:
             rows = turned(layer, rows, -numpy.arange(n))
-            rows[..., :layer.rot_dim] /= layer.rope.mscale  # YaRN's, which reading at positions puts on
+            rows[..., layer.rot_begin:layer.rot_begin + layer.rot_dim] /= layer.rope.mscale  # YaRN's, which reading at positions puts on
         out.append(rows)
     dll.inferscale_segment_close(segment)
     return out
@@ -174,8 +174,9 @@ def turned(layer, rows, by):
     """Keys turned by so many positions each."""
     if layer.rope is None:
         return rows
-    n, angle = layer.rot_dim, numpy.asarray(by)[:, None] * numpy.asarray(layer.rope.w)[None, :]
-    first, second = (slice(0, n, 2), slice(1, n, 2)) if layer.rope.adjacent else (slice(0, n // 2), slice(n // 2, n))
+    begin, half, angle = layer.rot_begin, layer.rot_dim // 2, numpy.asarray(by)[:, None] * numpy.asarray(layer.rope.w)[None, :]
+    end = begin + layer.rot_dim
+    first, second = (slice(begin, end, 2), slice(begin + 1, end, 2)) if layer.rope.adjacent else (slice(begin, begin + half), slice(begin + half, end))
     cos, sin, out = numpy.cos(angle)[:, None], numpy.sin(angle)[:, None], rows.astype(numpy.float64)
     a, b = out[..., first].copy(), out[..., second].copy()
     out[..., first], out[..., second] = a * cos - b * sin, b * cos + a * sin

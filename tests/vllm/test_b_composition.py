@@ -10,8 +10,8 @@ from reference import Piece, reference
 CLOSE, FAR = 1e-4, 1e-2
 PLAIN = 5e-4  # vLLM's own prefill against transformers', where nothing of ours is: 2e-4 over the 49,152 tokens of the default model
 # Gemma's window is 64: its sliding layers see the last facts only, and those cut in two. YaRN has a factor on its keys, GLM pairs side by side and
-# half of a head rotated.
-SHAPES = ["smollm2", "llama", "qwen3", "gemma3", "yarn", "glm4"]
+# half of a head rotated. DeepSeek's rows are latents, of which only the last part, the key that all heads share, is turned.
+SHAPES = ["smollm2", "llama", "qwen3", "gemma3", "yarn", "glm4", "deepseek2", "deepseek3"]
 
 
 class Story:

@@ -142,7 +142,7 @@ def test_a_file_that_goes_bad_between_check_and_load(ground, how):
     finally:
         side._check = check
     assert ground.exact(got), how
-    assert got.said["injected"] == 0 and got.said["reason"] in ("missing", "torn", "model"), got.said
+    assert got.said["injected"] == 0 == got.cached and got.said["reason"] in ("missing", "torn", "model"), (got.said, got.cached)
     again = ask(ground.vllm, ground.tokens, ground.gateway.inject(ground.tokens, parts, salt=secrets.token_bytes(32)))
     assert again.said["injected"] == 0 and ground.exact(again)
     status = ask(ground.vllm, [7], ground.gateway.sign(ground.gateway.ticket(tickets.STATUS, [7], id=ticket.id))).said

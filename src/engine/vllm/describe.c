@@ -10,6 +10,7 @@
 
 enum {
     MAX_VOCAB = 1 << 22,
+    MAX_BLOCK = 1 << 29, /* beyond MAX_CTX: such a block is never full */
     MAX_CTX = 1 << 28,
     MAX_PIECES = 256 << 20,         /* bytes, unpacked */
     MAX_GEOMETRY = 64 << 20,
@@ -307,7 +308,8 @@ static is_status read_all(const json_t *d, vllm_model *m)
     m->can_inject = get_bool(d, "can_inject");
     m->can_evict = get_bool(d, "can_evict");
     m->can_abort = get_bool(d, "can_abort");
-    IS_TRY(get_u32(d, "block_size", 1, 1 << 20, &m->block_size));
+    IS_TRY(get_u32(d, "block_size", 1, MAX_BLOCK, &m->block_size));
+    if (json_is_false(json_object_get(d, "prefix_caching"))) m->block_size = MAX_BLOCK;
     IS_TRY(get_u32(d, "n_layers", 1, 4096, &m->n_layers));
     IS_TRY(get_u32(d, "n_ctx", 2, MAX_CTX, &m->n_ctx));
     IS_TRY(get_u32(d, "n_vocab", 1, MAX_VOCAB, &m->n_vocab));

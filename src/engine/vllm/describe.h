@@ -21,7 +21,8 @@ typedef struct vllm_model {
     is_codec codec;
     is_geometry *geometry;          /* NULL if can_inject is false and none was given */
     bool can_inject, adds_bos, can_evict, can_abort;
-    uint32_t block_size, n_layers, n_ctx, n_vocab, tensor_parallel, pipeline_parallel;
+    uint32_t block_size;            /* a hit of the prefix cache is a multiple of it; without one it is larger than any prompt */
+    uint32_t n_layers, n_ctx, n_vocab, tensor_parallel, pipeline_parallel;
     uint64_t n_params;
     int32_t bos;                    /* -1 = none */
     int32_t *eos;                   /* ids that end an answer */
