@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm import __version__ as vllm_version
@@ -14,6 +13,7 @@ from vllm.logger import init_logger
 from . import __version__
 from .library import Library
 from .model import Model, ModelShape, WorkerReport
+from .name import served_name, shown_name
 from .settings import Settings
 from .size import n_params
 from .vocabulary import read_vocabulary
@@ -75,17 +75,3 @@ class Describer:
             "tensor_parallel": parallel.tensor_parallel_size, "pipeline_parallel": parallel.pipeline_parallel_size,
             "metrics": {"page": "/metrics", "prefix": "inferscale_"}, "capture": self.settings.capture,
         }
-
-
-def served_name(served: str | list[str] | None, model: str) -> str:
-    """What requests call the model."""
-    if isinstance(served, list):
-        served = served[0] if served else None
-    return served or model
-
-
-def shown_name(served: str, model: str) -> str:
-    """What people see: --served-model-name or the model's name; of a path on this machine only its last part."""
-    if served != model or not (Path(model).is_absolute() or Path(model).exists()):
-        return served
-    return Path(model).expanduser().resolve().name or "model"
