@@ -423,6 +423,38 @@ static void another_model_gets_no_work(void **state)
     vt_stop(&s);
 }
 
+/* Changed behind its address without a moment's silence: the connector knows it first, and nothing more goes there. */
+static void another_model_without_a_pause(void **state)
+{
+    is_run_stats stats;
+    uint32_t before;
+    is_run *run;
+    vt_plan p;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 1);
+    vllm_limit.keeper_ms = 60000;
+    vt_question(&p);
+    OK(V->begin(s.e, &p.plan, NULL, &run));
+    V->finish(s.e, run);
+    fake_set(s.f[0], FAKE_LOAD_FAILS);
+    s.f[0]->load_reason = "model";
+    OK(V->begin(s.e, &p.plan, &(is_run_opts){ .no_prefix_cache = true }, &run));
+    vt_expect_answer(s.e, run, p.ids, p.n, 12);
+    V->rest(s.e, run);
+    V->stats(s.e, run, &stats);
+    assert_string_equal(stats.reason, "model");
+    V->finish(s.e, run);
+    fake_set(s.f[0], FAKE_FOREIGN);
+    before = fake_look(s.f[0]).completions;
+    FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run));
+    assert_non_null(strstr(is_error(), "another model"));
+    assert_int_equal(fake_look(s.f[0]).completions, before);
+    vt_drop(&p);
+    vt_stop(&s);
+}
+
 /* A name that it does not know is another model too; and the right one again serves again, under whatever name. */
 static void the_right_model_serves_again(void **state)
 {
@@ -502,6 +534,7 @@ int main(void)
         cmocka_unit_test(who_dies_is_noticed_and_who_comes_back),
         cmocka_unit_test(one_that_hangs_is_no_bother),
         cmocka_unit_test(another_model_gets_no_work),
+        cmocka_unit_test(another_model_without_a_pause),
         cmocka_unit_test(the_right_model_serves_again),
         cmocka_unit_test(addresses),
         cmocka_unit_test(a_gateway_is_told_as_one),

@@ -238,7 +238,7 @@ static uint32_t ready(vllm_fake *f, const inferscale_ticket *t, const int32_t *p
     fake_mood mood = mood_of(f);
     uint32_t local = mood == FAKE_EVICTED && t->op == INFERSCALE_TICKET_INJECT ? 0 : local_hit(f, t->salt, t->n_prompt), at = local;
     fake_job *j = note_job(f, t, local);
-    const char *reason = mood == FAKE_LOAD_FAILS ? "torn" : "";
+    const char *reason = mood != FAKE_LOAD_FAILS ? "" : f->load_reason ? f->load_reason : "torn";
 
     for (uint32_t i = 0; i < t->n_parts && !*reason; i++) {
         const inferscale_kv_part *p = &t->parts[i];

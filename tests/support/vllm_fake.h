@@ -65,6 +65,7 @@ typedef struct vllm_fake {
     bool refuse_late;               /* ... as an event, in a stream that began with 200 */
     const char *refuse_says;
     bool refuse_tickets;            /* as unsigned, of streaming completions */
+    const char *load_reason;        /* with FAKE_LOAD_FAILS, instead of torn */
     bool health_hangs;              /* /health does not answer */
     bool no_prefix_cache;
     fake_seen seen;

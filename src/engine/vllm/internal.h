@@ -141,6 +141,8 @@ bool vllm_upstream_take_this(vllm *e, const uint8_t *tag, uint64_t *tried, uint3
 void vllm_upstream_give(vllm *e, uint32_t i, vllm_outcome outcome);
 /* The same of a look at one that was not taken. */
 void vllm_upstream_note(vllm *e, uint32_t i, vllm_outcome outcome);
+/* Its connector says that it has another model: it says what it is before it gets more work. */
+void vllm_upstream_doubt(vllm *e, uint32_t i);
 /* retry: another server may do better. One that has too much to do (E_BUSY) has not failed. */
 vllm_outcome vllm_outcome_of(is_status st, bool retry);
 bool vllm_upstream_pends(const vllm_upstream *u, const uint8_t *tag);  /* under the lock */

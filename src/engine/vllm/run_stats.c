@@ -170,6 +170,7 @@ static void take_reason(is_run *r, const json_t *said)
     memset(secret, 0, sizeof secret);
     get_text(said, "why", r->stats.why, sizeof r->stats.why);
     get_text(said, "reason", r->stats.reason, sizeof r->stats.reason);
+    if (strcmp(r->stats.reason, "model") == 0) vllm_upstream_doubt(r->e, r->up);
     if (!another || json_is_true(json_object_get(said, "ok")) || strcmp(r->stats.reason, "missing") != 0) return;
     snprintf(r->stats.why, sizeof r->stats.why, "the secret was replaced while the request was on its way");
     snprintf(r->stats.reason, sizeof r->stats.reason, "unsigned");

@@ -204,6 +204,13 @@ void vllm_upstream_note(vllm *e, uint32_t i, vllm_outcome outcome)
     if (rose) is_log(IS_LOG_INFO, "vLLM at %s works again", u->url);
 }
 
+void vllm_upstream_doubt(vllm *e, uint32_t i)
+{
+    pthread_mutex_lock(&e->lock);
+    e->up[i].unsure = true;
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- Asking -------------------------------------------------------------------------------------------------------------- */
 
 is_status vllm_wait_all(vllm_line *l, vllm_call *const *calls, size_t n, vllm_flags flags)
