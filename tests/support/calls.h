@@ -1,7 +1,8 @@
 /* calls.h - every public call of include/inferscale.h, made so that a test can fail something inside it and see what is left.
  *
- * To add a public call: write its case in calls.c (what comes before it, the call, what must hold after it), a row in call_cases, and
- * run test_faults; a symbol of scripts/symbols.txt that is neither in call_cases nor in calls_cannot_fail fails that test. In a case:
+ * To add a public call: write its case in calls_write.c, calls_ask.c or calls_keep.c (what comes before it, the call, what must hold after
+ * it), a row in call_cases, and run test_faults; a symbol of scripts/symbols.txt that is neither in call_cases nor in calls_cannot_fail
+ * fails that test. In a case:
  *   prepare  without faults; may write to `own`, a scope that is emptied after each try. NULL = nothing.
  *   run      with the fault armed: the one call, with what it gives back checked if it succeeded and freed. Returns its status.
  *   after    without faults: what the call was to do is done, or not at all (and done if st is OK). NULL = nothing.
