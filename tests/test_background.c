@@ -370,7 +370,6 @@ static void too_much_is_refused_and_taken_later(void **state)
     is = bg_open(&o);
     OK(bg_tell(is, &anna, 1000, NULL));
     OK(inferscale_encode_wait(is, NULL, FOREVER_MS));
-    UNTIL(is_background_room(is->background, 20) == INFERSCALE_OK); /* its count is as of its last look: on a fast disk 20 are told before the next */
     is_gate_enter(is->gate);
     while (taken < 100 && bg_tell(is, taken % 2 ? &anna : &ben, taken, NULL) == INFERSCALE_OK) taken++;
     assert_int_equal(taken, 20);
@@ -391,6 +390,48 @@ static void too_much_is_refused_and_taken_later(void **state)
     bg_expect_ready(is, &anna, 12);
     bg_expect_ready(is, &cleo, 30);
     for (int i = 0; i < 30; i++) free((char *)many[i].text);
+    inferscale_close(is);
+}
+
+typedef struct teller { inferscale *is; int first, taken; } teller;
+
+static void *tell_until_refused(void *arg)
+{
+    teller *t = arg;
+
+    while (bg_tell(t->is, t->first % 2 ? &anna : &ben, t->first + t->taken, NULL) == INFERSCALE_OK) t->taken++;
+    return NULL;
+}
+
+/* Who writes and who counts at the same time: not one more is taken than may wait, and not one less. */
+static void not_one_is_refused_too_early(void **state)
+{
+    enum { TELLERS = 3, ROUNDS = 25, MOST = 40 };
+    inferscale_options o = bg_options("mock");
+    inferscale *is;
+
+    o.max_pending = MOST;
+    is = bg_open(&o);
+    OK(bg_tell(is, &anna, 1000000, NULL));
+    OK(inferscale_encode_wait(is, NULL, FOREVER_MS));
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t threads[TELLERS];
+        teller tellers[TELLERS];
+        int taken = 0;
+
+        is_gate_enter(is->gate);
+        for (int i = 0; i < TELLERS; i++) {
+            tellers[i] = (teller){ .is = is, .first = (round * TELLERS + i) * 1000 };
+            assert_int_equal(pthread_create(&threads[i], NULL, tell_until_refused, &tellers[i]), 0);
+        }
+        for (int i = 0; i < TELLERS; i++) {
+            pthread_join(threads[i], NULL);
+            taken += tellers[i].taken;
+        }
+        assert_int_equal(taken, MOST);
+        is_gate_leave(is->gate);
+        OK(inferscale_encode_wait(is, NULL, FOREVER_MS));
+    }
     inferscale_close(is);
 }
 
@@ -442,7 +483,7 @@ int main(int argc, char **argv)
         TEST(what_waits_is_done), TEST(text_serves_until_then), TEST(what_changes_is_done_again), TEST(what_cannot_be_done_is_passed),
         TEST(nothing_to_encode_with_such_a_model), TEST(partitions_take_turns), TEST(the_second_stage_follows), TEST(beginnings_are_done_again),
         TEST(a_question_ends_a_capture), TEST(foreground_captures_are_not_touched), TEST(questions_come_first), TEST(both_ways_at_once),
-        TEST(too_much_is_refused_and_taken_later),
+        TEST(too_much_is_refused_and_taken_later), TEST(not_one_is_refused_too_early),
         TEST(two_handles_share_the_work), TEST(two_models_two_views),
     };
 

@@ -22,6 +22,7 @@ enum {
     CHECKPOINT_MS = 500,
     RETRY_MIN_MS = 200, RETRY_MAX_MS = 60000,
     PENDING_DEFAULT = 100000,
+    OVERLAPPED_MOST = 10,        /* looks in a row whose counts are not taken */
 };
 
 /* ---- Errors and back-off -------------------------------------------------------------------------------------------------- */
@@ -130,28 +131,38 @@ static bool counts_all(const is_background *b)
     return all;
 }
 
-static void publish_waiting(is_background *b, uint64_t n_fresh_counted)
+/* What callers asked to be looked at again. *n_begun is what count_is_exact asks for. */
+static void take_requests(is_background *b, uint64_t *n_begun)
 {
+    pthread_mutex_lock(&b->lock);
+    b->poked = false;
+    *n_begun = b->writing ? UINT64_MAX : b->n_begun;
+    for (size_t i = 0; b->n_again && i < b->n_parts; i++)
+        for (size_t k = 0; k < b->n_again; k++)
+            if (b->n_again == sizeof b->again / sizeof *b->again || b->again[k] == b->parts[i].id) mark_all(&b->parts[i], true);
+    b->n_again = 0;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Items whose writing overlapped the look may be in its counts or not, and would be taken for waiting twice. Then what was known, and
+ * all that was added since, stays what waits, and the next look tells; but a handle that writes without a pause is counted as it is. */
+static void publish_waiting(is_background *b, uint64_t n_begun)
+{
+    const bool all = counts_all(b);
     uint64_t sum[IS_STAGES] = { 0 };
 
     for (int s = 0; s < IS_STAGES; s++)
         for (size_t i = 0; i < b->n_parts; i++) sum[s] += b->parts[i].n[s];
     pthread_mutex_lock(&b->lock);
-    memcpy(b->waiting, sum, sizeof sum);
-    b->fresh -= n_fresh_counted;
-    pthread_mutex_unlock(&b->lock);
-}
-
-/* What callers asked to be looked at again. */
-static void take_requests(is_background *b, uint64_t *fresh)
-{
-    pthread_mutex_lock(&b->lock);
-    b->poked = false;
-    *fresh = b->fresh;
-    for (size_t i = 0; b->n_again && i < b->n_parts; i++)
-        for (size_t k = 0; k < b->n_again; k++)
-            if (b->n_again == sizeof b->again / sizeof *b->again || b->again[k] == b->parts[i].id) mark_all(&b->parts[i], true);
-    b->n_again = 0;
+    if (b->n_begun != n_begun && ++b->n_overlapped < OVERLAPPED_MOST) {
+        b->poked = true;
+    } else {
+        memcpy(b->waiting, sum, sizeof sum);
+        if (all) b->fresh = 0;
+        b->counted = all;
+        b->n_overlapped = 0;
+    }
+    pthread_cond_broadcast(&b->moved);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -161,7 +172,7 @@ static is_status look(is_background *b)
     const double t0 = is_now_ms();
     is_partition_mark *marks = NULL;
     int64_t version = 0;
-    uint64_t fresh = 0;
+    uint64_t n_begun = 0;
     size_t n = 0;
     is_status st;
     bool asked;
@@ -177,14 +188,14 @@ static is_status look(is_background *b)
     } else if (!asked && version == b->data_version) {
         return INFERSCALE_OK;
     }
-    take_requests(b, &fresh);
+    take_requests(b, &n_begun);
     st = is_bank_partition_marks(b->bank, &marks, &n);
     if (st == INFERSCALE_OK) st = merge_parts(b, marks, n);
     is_free(marks);
     if (st == INFERSCALE_OK) st = count_dirty(b);
     if (st != INFERSCALE_OK) return st;
     b->data_version = version;
-    publish_waiting(b, counts_all(b) ? fresh : 0);
+    publish_waiting(b, n_begun);
     b->next_look_ms = t0 + LOOK_MS + 10 * (is_now_ms() - t0);
     return INFERSCALE_OK;
 }
@@ -548,28 +559,50 @@ void is_background_stop(is_background *b)
 
 /* ---- For the calls of the handle ------------------------------------------------------------------------------------------ */
 
-is_status is_background_room(is_background *b, size_t n)
+/* Until both views are known only one stage's counts are there, and what this handle added is among them. */
+static uint64_t n_waiting(const is_background *b)
+{
+    const uint64_t counted = b->waiting[IS_STAGE_EMBED] > b->waiting[IS_STAGE_FIRST] ? b->waiting[IS_STAGE_EMBED] : b->waiting[IS_STAGE_FIRST];
+    const uint64_t added = b->fresh + b->writing;
+
+    if (b->counted) return counted + added;
+    return counted > added ? counted : added;
+}
+
+is_status is_background_take(is_background *b, size_t n)
 {
     uint64_t waiting;
     char why[512] = "";
+    bool room;
 
     if (!b || n == 0) return INFERSCALE_OK;
     pthread_mutex_lock(&b->lock);
-    waiting = b->waiting[IS_STAGE_EMBED] > b->waiting[IS_STAGE_FIRST] ? b->waiting[IS_STAGE_EMBED] : b->waiting[IS_STAGE_FIRST];
-    waiting += b->fresh;
+    waiting = n_waiting(b);
+    room = waiting + n <= b->max_pending || (waiting == 0 && n > b->max_pending);
+    if (room) b->writing += n, b->n_begun += n;
     if (b->state.error != INFERSCALE_OK) snprintf(why, sizeof why, "; it fails: %.400s", b->state.last_error);
     pthread_mutex_unlock(&b->lock);
-    if (waiting + n <= b->max_pending || (waiting == 0 && n > b->max_pending)) return INFERSCALE_OK;
+    if (room) return INFERSCALE_OK;
     return is_fail(INFERSCALE_E_BUSY, "%llu items wait for the background encoder and %llu may (max_pending); wait with "
                    "inferscale_encode_wait or 'inferscale encode --wait', then remember again%s", (unsigned long long)waiting,
                    (unsigned long long)b->max_pending, why);
 }
 
-void is_background_wrote(is_background *b, size_t n)
+void is_background_took(is_background *b, size_t n, bool added)
 {
     if (!b) return;
     pthread_mutex_lock(&b->lock);
-    b->fresh += n;
+    b->writing -= n;
+    if (added) b->fresh += n;
+    b->poked = b->poked || added;
+    pthread_cond_signal(&b->wake);
+    pthread_mutex_unlock(&b->lock);
+}
+
+void is_background_look(is_background *b)
+{
+    if (!b) return;
+    pthread_mutex_lock(&b->lock);
     b->poked = true;
     pthread_cond_signal(&b->wake);
     pthread_mutex_unlock(&b->lock);

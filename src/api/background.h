@@ -52,6 +52,7 @@ typedef struct is_background {
     is_bg_stage stages[IS_STAGES];
     int64_t data_version;
     double next_look_ms, next_full_ms, next_checkpoint_ms;
+    unsigned n_overlapped;            /* looks in a row */
     double rate_facts, rate_ms;       /* of late */
     bool dropped;                     /* the slice in progress was dropped for a question */
     size_t n_up;                      /* servers that compute elsewhere and were up when a stage failed, or since */
@@ -63,8 +64,10 @@ typedef struct is_background {
     uint64_t n_slices;                /* that have ended */
     int64_t again[16];                /* partitions to look at from the start; more than fit: all */
     size_t n_again;
-    uint64_t fresh;                   /* items that this handle added since the last look */
-    uint64_t waiting[IS_STAGES];      /* sums over the partitions */
+    uint64_t waiting[IS_STAGES];      /* sums over the partitions, as of the last look that no write of this handle overlapped */
+    uint64_t fresh;                   /* items that this handle added since that look */
+    uint64_t writing, n_begun;        /* items that calls are adding now; that calls began to add, ever */
+    bool counted;                     /* that look knew both views */
     inferscale_encoder_state state;   /* counters, errors */
     uint32_t failed_in_a_row[IS_STAGES];
     struct is_bg_passed { int64_t partition; uint64_t n; } *passed; /* [n_passed] partitions with items that were passed over */
@@ -77,8 +80,9 @@ is_status is_background_start(inferscale *is, uint64_t max_pending, is_backgroun
 void is_background_stop(is_background *b);       /* NULL is allowed */
 
 /* For the calls of the handle; b NULL (no background encoder) is allowed in all of them. */
-is_status is_background_room(is_background *b, size_t n); /* E_BUSY: too much waits already to take n more items */
-void is_background_wrote(is_background *b, size_t n);     /* n items were added, or something was changed (0) */
+is_status is_background_take(is_background *b, size_t n); /* before n items are added. E_BUSY: too much waits already to take them */
+void is_background_took(is_background *b, size_t n, bool added); /* after a take that was OK, whatever came of it */
+void is_background_look(is_background *b);                /* something was changed */
 void is_background_again(is_background *b, int64_t partition_id); /* a view of it lost something that the bank's marks do not tell */
 
 struct timespec is_in_ms(double ms);                      /* the monotonic time so much from now */

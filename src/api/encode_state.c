@@ -109,14 +109,15 @@ static is_status failing(is_background *b)
     return st;
 }
 
-/* The slice that did the last of it may not have been counted yet: waits for its end, at most so long. */
-static void settle(is_background *b, double ms)
+/* The slice that did the last of it may not have been counted yet, nor what was added just now: waits for that, at most so long. */
+static void settle(is_background *b, bool model_known, double ms)
 {
     struct timespec until = is_in_ms(ms);
     int rc = 0;
 
     pthread_mutex_lock(&b->lock);
     for (uint64_t n = b->n_slices; b->in_slice && b->n_slices == n && rc == 0;) rc = pthread_cond_timedwait(&b->moved, &b->lock, &until);
+    while (model_known && b->fresh && rc == 0) rc = pthread_cond_timedwait(&b->moved, &b->lock, &until);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -138,7 +139,7 @@ is_status inferscale_encode_wait(inferscale *is, const inferscale_scope *scope, 
     if (!is->background)
         return is_fail(INFERSCALE_E_INVALID, "this handle has no background encoder; set inferscale_options.background, or call "
                        "inferscale_encode");
-    is_background_wrote(is->background, 0); /* look now */
+    is_background_look(is->background);
     for (;;) {
         inferscale_encoder_state s = INFERSCALE_ENCODER_STATE_INIT;
         double asked = is_now_ms(), took;
@@ -147,7 +148,7 @@ is_status inferscale_encode_wait(inferscale *is, const inferscale_scope *scope, 
         IS_TRY(inferscale_encode_status(is, scope, &s));
         IS_TRY(is_done(is, scope, &s, &done));
         if (done) {
-            settle(is->background, 1000);
+            settle(is->background, s.model_known, 1000);
             return INFERSCALE_OK;
         }
         IS_TRY(failing(is->background));

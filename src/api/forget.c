@@ -45,7 +45,7 @@ static is_status carry_out(inferscale *is, const is_partition *p, is_names *stal
     drained = is_handle_drain(is, p, wait_ms, n_pending);
     if (drained != INFERSCALE_OK) snprintf(why, sizeof why, "%s", is_error());
     removed = is_handle_drop(is, p, stale);
-    is_background_wrote(is->background, 0);
+    is_background_look(is->background);
     return drained == INFERSCALE_OK ? removed : is_fail(drained, "%s", why);
 }
 
@@ -69,12 +69,15 @@ is_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, in
     is_names stale = { 0 };
     int64_t made = 0;
     size_t n_pending;
+    is_status st;
 
     if (new_id) *new_id = 0;
     if (!fact) return is_fail(INFERSCALE_E_INVALID, "fact is NULL; pass the new fact");
     IS_TRY(begin(is, scope, "change a fact", &p));
-    IS_TRY(is_background_room(is->background, 1));
-    IS_TRY(is_bank_supersede(is->bank, &p, scope, id, fact, &made, &stale));
+    IS_TRY(is_background_take(is->background, 1));
+    st = is_bank_supersede(is->bank, &p, scope, id, fact, &made, &stale);
+    is_background_took(is->background, 1, st == INFERSCALE_OK);
+    if (st != INFERSCALE_OK) return st;
     if (new_id) *new_id = made;
     return carry_out(is, &p, &stale, WAIT_MS_DEFAULT, &n_pending);
 }

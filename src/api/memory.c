@@ -16,25 +16,27 @@ is_status inferscale_remember(inferscale *is, const inferscale_scope *scope, con
                               inferscale_event *events)
 {
     is_partition p;
+    is_status st = INFERSCALE_OK;
 
     if (n && !facts) return is_fail(INFERSCALE_E_INVALID, "facts is NULL; pass an array of n facts");
     IS_TRY(find_partition(is, scope, true, &p));
-    IS_TRY(is_background_room(is->background, n));
-    if (n) IS_TRY(is_bank_add_facts(is->bank, &p, scope, facts, n, events));
-    is_background_wrote(is->background, n);
-    return INFERSCALE_OK;
+    IS_TRY(is_background_take(is->background, n));
+    if (n) st = is_bank_add_facts(is->bank, &p, scope, facts, n, events);
+    is_background_took(is->background, n, st == INFERSCALE_OK);
+    return st;
 }
 
 is_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, const inferscale_turn *turns, size_t n, int64_t *ids)
 {
     is_partition p;
+    is_status st = INFERSCALE_OK;
 
     if (n && !turns) return is_fail(INFERSCALE_E_INVALID, "turns is NULL; pass an array of n turns");
     IS_TRY(find_partition(is, scope, true, &p));
-    IS_TRY(is_background_room(is->background, n));
-    if (n) IS_TRY(is_bank_add_turns(is->bank, &p, scope, turns, n, ids));
-    is_background_wrote(is->background, n);
-    return INFERSCALE_OK;
+    IS_TRY(is_background_take(is->background, n));
+    if (n) st = is_bank_add_turns(is->bank, &p, scope, turns, n, ids);
+    is_background_took(is->background, n, st == INFERSCALE_OK);
+    return st;
 }
 
 /* Says for each fact of the list whether KV for the current model and policy is in the vault. Only if a model is loaded: listing
