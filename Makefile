@@ -49,7 +49,7 @@ VLLM_LIBS      := -lz
 
 objs = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
 CORE_SRC   := $(wildcard src/base/*.c src/kv/*.c src/bank/*.c src/embed/*.c src/recall/*.c src/engine/*.c src/plan/*.c src/encode/*.c src/api/*.c)
-SHARED_SRC := $(wildcard src/base/*.c src/kv/*.c) src/engine/chat_pieces.c
+SHARED_SRC := $(wildcard src/base/*.c src/kv/*.c) src/engine/chat_pieces.c src/engine/entry.c
 CLI_SRC    := $(wildcard src/cli/*.c src/eval/*.c src/serve/*.c src/exchange/*.c)
 LLAMA_SRC  := $(wildcard src/engine/llama/*.c)
 LLAMA_CXX  := $(wildcard src/engine/llama/*.cpp)

@@ -2,6 +2,16 @@
 # setup-common.sh - sourced by setup.sh and setup-vllm.sh: what they say, how they run long commands, how they fail. The one that sources it
 # has set $me (its name in messages), $cache, $log (output of the running command) and $room (what to free when the disk is full).
 child=
+work= # a folder of this run in the cache
+
+# shellcheck disable=SC2329 # by the trap
+clean_up() {
+    if [ -n "$child" ]; then kill "$child" 2>/dev/null || true; fi
+    if [ -n "$work" ]; then rm -rf "$work"; fi
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 
 say() { printf '%s: %s\n' "$me" "$*" >&2; }
 
@@ -63,4 +73,18 @@ need_room() { # MEGABYTES
     free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
     [ "$free" -ge "$1" ] ||
         die "only $free MB are free in $cache; $1 MB are needed" "free some space, or set INFERSCALE_CACHE to a folder with room"
+}
+
+# Makes the cache, holds its lock until we end, and makes $work, a new folder in FOLDER.
+open_cache() { # FOLDER LOCK
+    if ! mkdir -p "$cache/$1" build 2>/dev/null || [ ! -w "$cache/$1" ]; then
+        die "cannot write to the cache folder $cache" "set INFERSCALE_CACHE to a folder that you may write to"
+    fi
+    exec 9>"$cache/$2"
+    if ! flock -n 9; then
+        say "another set-up is running; waiting for it"
+        flock 9
+    fi
+    rm -rf "${cache:?}/$1/"* # left by one that was killed: we hold the lock
+    work=$(mktemp -d "$cache/$1/XXXXXX")
 }

@@ -16,36 +16,14 @@ readonly requirements=scripts/requirements-vllm.txt guidellm=scripts/requirement
 readonly gguf=${INFERSCALE_MODELS:-$cache/models}/smollm2-135m-instruct-q4_1.gguf
 # shellcheck disable=SC2034 # read by setup-common.sh
 readonly me=setup-vllm room='9 GB'
-work=
 # shellcheck source=scripts/setup-common.sh
 . scripts/setup-common.sh
-
-clean_up() {
-    if [ -n "$child" ]; then kill "$child" 2>/dev/null || true; fi
-    if [ -n "$work" ]; then rm -rf "$work"; fi
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
 
 # pip names each file as it fetches it, or finds that the package is there.
 steps_of() {
     local n
     n=$(grep -caE '^(Requirement already satisfied|Collecting) ' "$log" 2>/dev/null || true)
     [ "${n:-0}" -eq 0 ] || echo "package $n"
-}
-
-prepare_cache() {
-    if ! mkdir -p "$cache/tmp-vllm" build 2>/dev/null || [ ! -w "$cache/tmp-vllm" ]; then
-        die "cannot write to the cache folder $cache" "set INFERSCALE_CACHE to a folder that you may write to"
-    fi
-    exec 9>"$cache/vllm.lock"
-    if ! flock -n 9; then
-        say "another set-up is running; waiting for it"
-        flock 9
-    fi
-    rm -rf "${cache:?}/tmp-vllm/"* # left by one that was killed: we hold the lock
-    work=$(mktemp -d "$cache/tmp-vllm/XXXXXX")
 }
 
 find_python() {
@@ -163,7 +141,7 @@ case ${1:-} in
     *) usage >&2; exit 2 ;;
 esac
 
-prepare_cache
+open_cache tmp-vllm vllm.lock
 find_python
 install_vllm
 if [ -n "$with_guidellm" ]; then install_guidellm; fi

@@ -14,32 +14,15 @@ readonly models=$cache/models
 readonly log=$cache/setup.log
 readonly me=setup room='3 GB'
 python=
-work=
 # shellcheck source=scripts/setup-common.sh
 . scripts/setup-common.sh
-
-clean_up() {
-    if [ -n "$child" ]; then kill "$child" 2>/dev/null || true; fi
-    if [ -n "$work" ]; then rm -rf "$work"; fi
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
 
 prepare_cache() {
     case $cache in *[[:space:]]*)
         die "the cache folder '$cache' has a space in its name, which make cannot handle" "set INFERSCALE_CACHE to another folder" ;;
     esac
-    if ! mkdir -p "$cache/tmp" "$models" build 2>/dev/null || [ ! -w "$cache/tmp" ]; then
-        die "cannot write to the cache folder $cache" "set INFERSCALE_CACHE to a folder that you may write to"
-    fi
-    exec 9>"$cache/lock"
-    if ! flock -n 9; then
-        say "another set-up is running; waiting for it"
-        flock 9
-    fi
-    rm -rf "${cache:?}/tmp/"* # left by one that was killed: we hold the lock
-    work=$(mktemp -d "$cache/tmp/XXXXXX")
+    open_cache tmp lock
+    mkdir -p "$models"
 }
 
 debian_packages() {

@@ -79,7 +79,7 @@ is_status is_background_start(inferscale *is, uint64_t max_pending, is_backgroun
 /* Ends the thread, within milliseconds also in the midst of a capture (a model that is being loaded is waited for), and frees it. */
 void is_background_stop(is_background *b);       /* NULL is allowed */
 
-/* For the calls of the handle; b NULL (no background encoder) is allowed in all of them. */
+/* For the calls of the handle (background_calls.c); b NULL (no background encoder) is allowed in all of them. */
 is_status is_background_take(is_background *b, size_t n); /* before n items are added. E_BUSY: too much waits already to take them */
 void is_background_took(is_background *b, size_t n, bool added); /* after a take that was OK, whatever came of it */
 void is_background_look(is_background *b);                /* something was changed */

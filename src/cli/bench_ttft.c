@@ -148,14 +148,21 @@ static json_t *row_json(const ttft_row *r)
     return j;
 }
 
-static int print_json(const inferscale_model_info *info, const ttft_options *o, const ttft_row *rows, size_t n)
+json_t *bench_ttft_report(const inferscale_model_info *info, const ttft_options *o)
 {
-    json_t *report = cli_report(info, o->seed), *list = json_object_get(report, "rows");
+    json_t *report = cli_report(info, o->seed);
 
-    json_object_set_new(report, "threads", json_integer(info->n_threads));
     json_object_set_new(report, "runs", json_integer(o->runs));
     json_object_set_new(report, "facts", json_integer((json_int_t)o->n_facts));
     json_object_set_new(report, "kv_bytes_per_token", json_integer(info->kv_bytes_per_token));
+    return report;
+}
+
+static int print_json(const inferscale_model_info *info, const ttft_options *o, const ttft_row *rows, size_t n)
+{
+    json_t *report = bench_ttft_report(info, o), *list = json_object_get(report, "rows");
+
+    json_object_set_new(report, "threads", json_integer(info->n_threads));
     for (size_t i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i]));
     return cli_print_json(report);
 }
@@ -222,7 +229,9 @@ static is_status remember(const cli_args *a, ttft_options *o, memory *m)
 
 int cmd_bench_ttft(const cli_args *a)
 {
+    const bool remote = is_remote(a);
     ttft_row rows[TTFT_SIZES * TTFT_VAULTS];
+    ttft_remote_row remote_rows[TTFT_SIZES];
     inferscale_model_info info;
     ttft_options o = { 0 };
     cli_progress bar;
@@ -237,14 +246,10 @@ int cmd_bench_ttft(const cli_args *a)
     o.progress_ctx = &bar;
     cli_progress_start(&bar, "measuring", 0);
     st = remember(a, &o, &m);
-    if (st == INFERSCALE_OK && is_remote(a)) {
-        code = bench_ttft_remote(a, &o, &bar);
-        memory_free(&m);
-        return code;
-    }
-    if (st == INFERSCALE_OK) st = ttft_run(&o, rows, &n, &info);
+    if (st == INFERSCALE_OK) st = remote ? ttft_remote_run(&o, remote_rows, &n, &info) : ttft_run(&o, rows, &n, &info);
     cli_progress_end(&bar);
     if (st != INFERSCALE_OK) code = cli_fail_as(a, st);
+    else if (remote) code = bench_ttft_remote_show(a, &info, &o, remote_rows, n);
     else if (cli_flag(a, "--json")) code = print_json(&info, &o, rows, n);
     else print_table(&info, &o, rows, n);
     memory_free(&m);

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/status.h"
-
 static json_t *number(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
@@ -43,12 +41,9 @@ static json_t *row_json(const ttft_remote_row *r)
 
 static int print_json(const inferscale_model_info *info, const ttft_options *o, const ttft_remote_row *rows, size_t n)
 {
-    json_t *report = cli_report(info, o->seed), *list = json_object_get(report, "rows");
+    json_t *report = bench_ttft_report(info, o), *list = json_object_get(report, "rows");
 
     json_object_set_new(report, "engine", cli_json_text(info->engine));
-    json_object_set_new(report, "runs", json_integer(o->runs));
-    json_object_set_new(report, "facts", json_integer((json_int_t)o->n_facts));
-    json_object_set_new(report, "kv_bytes_per_token", json_integer(info->kv_bytes_per_token));
     for (size_t i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i]));
     return cli_print_json(report);
 }
@@ -70,16 +65,9 @@ static void print_table(const inferscale_model_info *info, const ttft_options *o
     }
 }
 
-int bench_ttft_remote(const cli_args *a, const ttft_options *o, cli_progress *bar)
+int bench_ttft_remote_show(const cli_args *a, const inferscale_model_info *info, const ttft_options *o, const ttft_remote_row *rows, size_t n)
 {
-    ttft_remote_row rows[TTFT_SIZES];
-    inferscale_model_info info;
-    size_t n = 0;
-    is_status st = ttft_remote_run(o, rows, &n, &info);
-
-    cli_progress_end(bar);
-    if (st != INFERSCALE_OK) return cli_fail_as(a, st);
-    if (cli_flag(a, "--json")) return print_json(&info, o, rows, n);
-    print_table(&info, o, rows, n);
+    if (cli_flag(a, "--json")) return print_json(info, o, rows, n);
+    print_table(info, o, rows, n);
     return 0;
 }

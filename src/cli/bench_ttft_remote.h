@@ -5,7 +5,10 @@
 #include "cli/cli.h"
 #include "eval/ttft_remote.h"
 
-/* Measures and prints; ends the bar. Returns the exit code. */
-int bench_ttft_remote(const cli_args *a, const ttft_options *o, cli_progress *bar);
+/* Prints what ttft_remote_run measured. Returns the exit code. */
+int bench_ttft_remote_show(const cli_args *a, const inferscale_model_info *info, const ttft_options *o, const ttft_remote_row *rows, size_t n);
+
+/* bench_ttft.c: what the reports of both say first. */
+json_t *bench_ttft_report(const inferscale_model_info *info, const ttft_options *o);
 
 #endif

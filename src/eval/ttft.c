@@ -155,7 +155,7 @@ static is_status step(bench *b)
 
 /* ---- The store ----------------------------------------------------------------------------------------------------------- */
 
-is_status ttft_fill(lab *l, const ttft_options *o)
+static is_status fill(lab *l, const ttft_options *o)
 {
     inferscale_encode_options encode = INFERSCALE_ENCODE_OPTIONS_INIT;
     inferscale_fact *facts = is_calloc(o->n_facts + 1, sizeof *facts);
@@ -309,19 +309,24 @@ static void close_all(bench *b)
     lab_close(b->l);
 }
 
+is_status ttft_open(const ttft_options *o, lab **l, inferscale_model_info *info)
+{
+    if (o->n_k < 1 || o->n_k > TTFT_SIZES || o->runs < 1)
+        return is_fail(INFERSCALE_E_INVALID, "give 1 to %d sizes k and at least one run", (int)TTFT_SIZES);
+    IS_TRY(lab_open(&o->store, "benchmark", l));
+    IS_TRY(inferscale_model((*l)->is, info));
+    if (!info->can_inject)
+        return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected: %s; take another --model", info->why_not);
+    return fill(*l, o);
+}
+
 is_status ttft_run(const ttft_options *options, ttft_row *rows, size_t *n, inferscale_model_info *info)
 {
     bench b = { .o = options, .total = options->n_k * options->runs * N_ARMS };
     is_status st;
 
     *n = 0;
-    if (options->n_k < 1 || options->n_k > TTFT_SIZES || options->runs < 1)
-        return is_fail(INFERSCALE_E_INVALID, "give 1 to %d sizes k and at least one run", (int)TTFT_SIZES);
-    st = lab_open(&options->store, "benchmark", &b.l);
-    if (st == INFERSCALE_OK) st = inferscale_model(b.l->is, info);
-    if (st == INFERSCALE_OK && !info->can_inject)
-        st = is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected: %s; take another --model", info->why_not);
-    if (st == INFERSCALE_OK) st = ttft_fill(b.l, options);
+    st = ttft_open(options, &b.l, info);
     for (size_t i = 0; i < options->n_k && st == INFERSCALE_OK; i++) {
         b.k = options->k[i];
         st = run_size(&b, rows + *n);

@@ -49,7 +49,7 @@ typedef struct ttft_row {
  * injected arm injects every fact token, the floor computes as much as it. E_UNSUPPORTED if the model cannot be injected. */
 is_status ttft_run(const ttft_options *options, ttft_row *rows, size_t *n, inferscale_model_info *info);
 
-/* Remembers and encodes the options' facts. */
-is_status ttft_fill(lab *l, const ttft_options *o);
+/* For both executions: a memory with the options' facts, encoded; lab_close, whatever comes back. E_UNSUPPORTED if nothing can be injected. */
+is_status ttft_open(const ttft_options *o, lab **l, inferscale_model_info *info);
 
 #endif

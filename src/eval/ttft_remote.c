@@ -217,13 +217,7 @@ is_status ttft_remote_run(const ttft_options *options, ttft_remote_row *rows, si
     is_status st;
 
     *n = 0;
-    if (options->n_k < 1 || options->n_k > TTFT_SIZES || options->runs < 1)
-        return is_fail(INFERSCALE_E_INVALID, "give 1 to %d sizes k and at least one run", (int)TTFT_SIZES);
-    st = lab_open(&options->store, "benchmark", &b.l);
-    if (st == INFERSCALE_OK) st = inferscale_model(b.l->is, info);
-    if (st == INFERSCALE_OK && !info->can_inject)
-        st = is_fail(INFERSCALE_E_UNSUPPORTED, "nothing can be injected there: %s", info->why_not);
-    if (st == INFERSCALE_OK) st = ttft_fill(b.l, options);
+    st = ttft_open(options, &b.l, info);
     for (size_t i = 0; i < options->n_k && st == INFERSCALE_OK; i++) {
         b.k = options->k[i];
         st = run_size(&b, rows + *n);

@@ -131,30 +131,32 @@ static void list(is_server *s, is_request *r)
 
 /* ---- One memory ------------------------------------------------------------------------------------------------------------ */
 
-void is_memory_get_route(is_server *s, is_request *r)
+static void serve_versions(is_server *s, is_request *r, const char *op, json_t *(*make)(const inferscale_list *versions))
 {
     inferscale_list *l = NULL;
     is_memory_at at;
     is_status st;
 
-    if (!is_memory_find(s, r, "get", is_request_param(r, "id"), NULL, &at)) return;
+    if (!is_memory_find(s, r, op, is_request_param(r, "id"), NULL, &at)) return;
     st = is_memory_versions(s->is, &at.scope, at.id, &l);
-    if (st == INFERSCALE_OK) is_memory_reply(s, r, "get", is_memory_json(&l->items[l->n - 1], 0));
-    else is_memory_failed(s, r, "get", st);
+    if (st == INFERSCALE_OK) is_memory_reply(s, r, op, make(l));
+    else is_memory_failed(s, r, op, st);
     inferscale_list_free(l);
+}
+
+static json_t *newest(const inferscale_list *versions)
+{
+    return is_memory_json(&versions->items[versions->n - 1], 0);
+}
+
+void is_memory_get_route(is_server *s, is_request *r)
+{
+    serve_versions(s, r, "get", newest);
 }
 
 void is_memory_history_route(is_server *s, is_request *r)
 {
-    inferscale_list *l = NULL;
-    is_memory_at at;
-    is_status st;
-
-    if (!is_memory_find(s, r, "history", is_request_param(r, "id"), NULL, &at)) return;
-    st = is_memory_versions(s->is, &at.scope, at.id, &l);
-    if (st == INFERSCALE_OK) is_memory_reply(s, r, "history", is_memory_history_json(l));
-    else is_memory_failed(s, r, "history", st);
-    inferscale_list_free(l);
+    serve_versions(s, r, "history", is_memory_history_json);
 }
 
 void is_memory_put_route(is_server *s, is_request *r)

@@ -6,11 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "embed/http/client.h"
-#include "engine/engine.h"
+#include "engine/entry.h"
 
 enum {
     BATCH = 64,
@@ -283,25 +282,10 @@ static const is_embedder_vtable vtable = {
     .measure = embedder_measure,
 };
 
-static const is_host *host;
-
-static void log_to_host(void *ctx, int level, const char *message)
-{
-    (void)ctx;
-    if (host && host->log) host->log(level, message);
-}
-
-__attribute__((visibility("default"))) const is_plugin *inferscale_plugin(const is_host *h);
-
-const is_plugin *inferscale_plugin(const is_host *h)
+const is_plugin *inferscale_plugin(const is_host *host)
 {
     static const is_plugin plugin = {.abi = IS_ENGINE_ABI, .name = "embed-http", .version = INFERSCALE_VERSION,
                                      .embedder = &vtable};
 
-    if (!h || h->abi != IS_ENGINE_ABI) return NULL;
-    host = h;
-    is_error_set_sink(h->error);
-    is_mem_ask(h->refuse);
-    is_log_set(log_to_host, NULL);
-    return &plugin;
+    return is_plugin_enter(host) ? &plugin : NULL;
 }

@@ -1,14 +1,14 @@
-/* plugin.c - the plug-in's table, and the way out for log lines and error sentences. */
+/* plugin.c - the plug-in's table, and the way out for libllama's log lines. */
 #include "engine/llama/internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/entry.h"
 
 extern const is_embedder_vtable is_llama_embedder; /* embedder.c */
 
-static const is_host *host;
 static _Thread_local char last_error[512];  /* the last error libllama logged in this thread */
 static _Thread_local char pending[1024];    /* a line that is not complete yet */
 static _Thread_local int pending_level;
@@ -20,17 +20,6 @@ void is_llama_fatal(const char *why)
 
 const char *is_llama_last_error(void) { return last_error; }
 void is_llama_clear_error(void) { last_error[0] = 0; }
-
-static void log_to_host(void *ctx, int level, const char *message)
-{
-    (void)ctx;
-    if (host && host->log) host->log(level, message);
-}
-
-static void error_to_host(is_status status, const char *sentence)
-{
-    if (host && host->error) host->error(status, sentence);
-}
 
 /* libllama's lines are written for its developers: its errors are warnings to us (the failing call says what matters), and all
  * else is for debugging. */
@@ -88,17 +77,11 @@ const is_engine_vtable is_llama_engine = {
     .finish = is_llama_finish,
 };
 
-__attribute__((visibility("default"))) const is_plugin *inferscale_plugin(const is_host *h);
-
-const is_plugin *inferscale_plugin(const is_host *h)
+const is_plugin *inferscale_plugin(const is_host *host)
 {
     static is_plugin plugin = { .abi = IS_ENGINE_ABI, .name = "llama", .engine = &is_llama_engine };
 
-    if (!h || h->abi != IS_ENGINE_ABI) return NULL;
-    host = h;
-    is_error_set_sink(error_to_host);
-    is_mem_ask(h->refuse);
-    is_log_set(log_to_host, NULL);
+    if (!is_plugin_enter(host)) return NULL;
     llama_log_set(on_llama_log, NULL);
     ggml_log_set(on_llama_log, NULL);
     is_shim_catch_aborts();

@@ -1,11 +1,11 @@
 /* mock.c - the plug-in's entry, and what the mock says of itself. mock.h says what it is. */
 #include "engine/chat_pieces.h"
+#include "engine/entry.h"
 #include "engine/mock/mock.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 
 static void mock_close(void *impl)
@@ -124,21 +124,7 @@ static const is_plugin plugin = {
     .abi = IS_ENGINE_ABI, .name = "mock", .version = "1", .engine = &mock_engine, .embedder = &mock_embedder,
 };
 
-static void (*host_log)(int level, const char *message);
-
-static void forward_log(void *ctx, int level, const char *message)
-{
-    host_log(level, message);
-}
-
-__attribute__((visibility("default"))) const is_plugin *inferscale_plugin(const is_host *host);
-
 const is_plugin *inferscale_plugin(const is_host *host)
 {
-    if (!host || host->abi != IS_ENGINE_ABI) return NULL;
-    is_error_set_sink(host->error);
-    is_mem_ask(host->refuse);
-    host_log = host->log;
-    is_log_set(host->log ? forward_log : NULL, NULL);
-    return &plugin;
+    return is_plugin_enter(host) ? &plugin : NULL;
 }

@@ -1,5 +1,7 @@
-/* plugin.c - the plug-in's table, and the way out for log lines and error sentences. */
+/* plugin.c - the plug-in's table. */
 #include "engine/vllm/internal.h"
+
+#include "engine/entry.h"
 
 const is_engine_vtable is_vllm_engine = {
     .name = "vllm",
@@ -31,24 +33,9 @@ const is_engine_vtable is_vllm_engine = {
     .worker_rows = vllm_worker_rows,
 };
 
-static const is_host *host;
-
-static void log_to_host(void *ctx, int level, const char *message)
-{
-    (void)ctx;
-    if (host && host->log) host->log(level, message);
-}
-
-__attribute__((visibility("default"))) const is_plugin *inferscale_plugin(const is_host *h);
-
-const is_plugin *inferscale_plugin(const is_host *h)
+const is_plugin *inferscale_plugin(const is_host *host)
 {
     static const is_plugin plugin = { .abi = IS_ENGINE_ABI, .name = "vllm", .version = INFERSCALE_VERSION, .engine = &is_vllm_engine };
 
-    if (!h || h->abi != IS_ENGINE_ABI) return NULL;
-    host = h;
-    is_error_set_sink(h->error);
-    is_mem_ask(h->refuse);
-    is_log_set(log_to_host, NULL);
-    return &plugin;
+    return is_plugin_enter(host) ? &plugin : NULL;
 }
