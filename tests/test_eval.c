@@ -243,6 +243,89 @@ static void test_fidelity_repeats(void **state)
     assert_true(memcmp(first[0], first[2], sizeof first[0]) != 0);
 }
 
+/* Random orders in what is encoded come from the seed, not from a store's secret: two stores measure the same, and know that they asked the
+ * same. */
+static void test_random_orders_are_of_the_seed(void **state)
+{
+    fidelity_options o = small_study(4);
+    fidelity *f[3] = { NULL };
+    bool moved = false;
+
+    KIT_OK(fidelity_variant_parse("page:4+1/2", &o.policies[0]));
+    KIT_OK(fidelity_variant_parse("company:2", &o.policies[1]));
+    o.n_repairs = 1;
+    for (int i = 0; i < 3; i++) {
+        lab *l = open_lab("mock");
+
+        o.seed = i == 2 ? 4 : 3;
+        KIT_OK(fidelity_run(l, &o, &f[i]));
+        lab_close(l);
+    }
+    assert_int_equal(f[0]->n_questions, 5);
+    for (size_t q = 0; q < 5; q++) {
+        const fidelity_question *a = &f[0]->questions[q], *b = &f[1]->questions[q];
+
+        assert_int_equal(a->index, b->index);
+        assert_memory_equal(a->prompts, b->prompts, sizeof a->prompts);
+        assert_memory_equal(a->answer, b->answer, sizeof a->answer);
+        for (size_t arm = 0; arm < f[0]->n_arms; arm++) {
+            assert_memory_equal(&f[0]->arms[arm].kl[q], &f[1]->arms[arm].kl[q], sizeof(double));
+            moved = moved || (f[0]->arms[arm].policy && f[0]->arms[arm].kl[q] > 0);
+        }
+        for (size_t other = 0; other < q; other++)
+            assert_true(memcmp(a->prompts, f[0]->questions[other].prompts, sizeof a->prompts) != 0);
+        /* Another seed permutes otherwise. */
+        for (size_t other = 0; other < 5; other++)
+            assert_true(memcmp(a->prompts, f[2]->questions[other].prompts, sizeof a->prompts) != 0);
+    }
+    assert_true(moved);
+    for (int i = 0; i < 3; i++) fidelity_free(f[i]);
+}
+
+/* A fact that stands first because it is exact there may be one of the m best in another arm, which computes it at the end: no arm may begin
+ * with it then, or they would see different tokens. */
+static void test_repaired_facts_do_not_begin(void **state)
+{
+    for (uint32_t k = 2; k <= 5; k++) {
+        fidelity_options o = small_study(k);
+        lab *l = open_lab("mock");
+        fidelity *f = NULL;
+
+        KIT_OK(fidelity_variant_parse("page:4+1/2", &o.policies[0]));
+        o.n_policies = 1;
+        o.n_questions = QUESTIONS;
+        o.n_repairs = 3;
+        o.repairs[1] = 1;
+        o.repairs[2] = k - 1;
+        o.client_system = k == 4 ? "You are somebody else's assistant." : NULL;
+        KIT_OK(fidelity_run(l, &o, &f));
+        fidelity_free(f);
+        lab_close(l);
+    }
+}
+
+static void test_arms_can_be_left_out(void **state)
+{
+    fidelity_options o = small_study(4);
+    lab *l = open_lab("mock");
+    fidelity_row rows[FIDELITY_ARMS];
+    fidelity *f = NULL;
+    size_t n;
+
+    o.skip = FIDELITY_SKIP_C | FIDELITY_SKIP_S;
+    o.floor_every = 2;
+    o.gold = false;
+    KIT_OK(fidelity_run(l, &o, &f));
+    KIT_OK(fidelity_rows(f, 1, rows, &n));
+    assert_int_equal(n, 6); /* 2 policies x 2 repairs, N, S_free */
+    assert_int_equal(row_of(rows, n, "N", NULL, 0)->n, 3);
+    assert_true(isnan(row_of(rows, n, "N", NULL, 0)->each[1]) && row_of(rows, n, "N", NULL, 0)->each[2] == 0);
+    assert_true(row_of(rows, n, "B", "header", 0)->ratio_free > 0 && isnan(row_of(rows, n, "B", "header", 0)->ratio_last));
+    assert_true(isnan(row_of(rows, n, "B", "header", 0)->memory_kept));
+    fidelity_free(f);
+    lab_close(l);
+}
+
 static void test_questions_are_of_categories_1_to_4(void **state)
 {
     fidelity_options o = small_study(2);
@@ -583,6 +666,9 @@ int main(void)
         cmocka_unit_test(test_fidelity_arms),
         cmocka_unit_test(test_one_fact_after_the_header_is_exact),
         cmocka_unit_test(test_fidelity_repeats),
+        cmocka_unit_test(test_random_orders_are_of_the_seed),
+        cmocka_unit_test(test_repaired_facts_do_not_begin),
+        cmocka_unit_test(test_arms_can_be_left_out),
         cmocka_unit_test(test_questions_are_of_categories_1_to_4),
         cmocka_unit_test(test_cancelling_keeps_whole_questions),
         cmocka_unit_test(test_fidelity_failures),

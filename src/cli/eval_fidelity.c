@@ -5,11 +5,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "eval/fidelity.h"
 
-enum { CONVERSATIONS = 64, LINE_EVERY_MS = 30000 };
+enum { CONVERSATIONS = 64, LINE_EVERY_MS = 30000, HASH_SHOWN = 8 /* bytes: 64 bits tell questions apart */ };
 
 static const cli_option options[] = {
     { "--data", "FILE", "a LoCoMo file as published (required)" },
@@ -21,6 +22,8 @@ static const cli_option options[] = {
     { "--method", "METHOD", "retrieval, shared by all arms: lexical (default), fused or dense" },
     { "--orders", "N", "permutations of each reordering yardstick (default: 3)" },
     { "--floor-batch", "N", "decode size of the numerical floor's arm (default: 64)" },
+    { "--floor-every", "N", "measure the numerical floor in every Nth question only (default: 1)" },
+    { "--skip", "ARM[,ARM]", "leave out arms C, S or S_free (an engine that gives log-probabilities slowly)" },
     { "--generic", NULL, "also behind a client's system text: rows of our header (generic) and of its own (matching)" },
     { "--client-system", "TEXT", "the client's system text (implies --generic; default: two neutral sentences)" },
     { "--gold", NULL, "also measure the gold facts alone (arm D)" },
@@ -83,11 +86,31 @@ static int take_policies(const cli_args *a, fidelity_options *o)
     return code;
 }
 
+static int take_skips(const cli_args *a, fidelity_options *o)
+{
+    static const struct { const char *name; unsigned bit; } arms[] = { { "C", FIDELITY_SKIP_C }, { "S", FIDELITY_SKIP_S },
+                                                                       { "S_free", FIDELITY_SKIP_S_FREE } };
+    char *list = is_strdup(cli_str(a, "--skip", "")), *names[4];
+    size_t n = list ? split(list, names, 4) : 0;
+    int code = 0;
+
+    for (size_t i = 0; i < n && code == 0; i++) {
+        const unsigned before = o->skip;
+
+        for (size_t k = 0; k < sizeof arms / sizeof *arms; k++)
+            if (strcmp(names[i], arms[k].name) == 0) o->skip |= arms[k].bit;
+        if (o->skip == before) code = cli_usage(a, "--skip takes C, S and S_free, each once, not \"%.40s\"", names[i]);
+    }
+    is_free(list);
+    return code;
+}
+
 static int take_options(const cli_args *a, fidelity_options *o)
 {
     static const char *const methods[] = { "fused", "lexical", "dense" };
     const char *method = cli_str(a, "--method", "lexical");
     int64_t repairs[FIDELITY_REPAIRS];
+    int code;
 
     o->method = -1;
     for (int i = 0; i < 3; i++)
@@ -98,6 +121,7 @@ static int take_options(const cli_args *a, fidelity_options *o)
     o->n_tokens = (uint32_t)cli_int(a, "--tokens", 16, 1, 1024);
     o->n_orders = (uint32_t)cli_int(a, "--orders", 3, 1, 100);
     o->floor_batch = (uint32_t)cli_int(a, "--floor-batch", 64, 1, 1 << 20);
+    o->floor_every = (uint32_t)cli_int(a, "--floor-every", 1, 1, 1000000);
     o->seed = (uint64_t)cli_int(a, "--seed", 1, 0, INT64_MAX);
     o->gold = cli_flag(a, "--gold");
     o->client_system = cli_str(a, "--client-system", cli_flag(a, "--generic") ? neutral_system : NULL);
@@ -107,7 +131,8 @@ static int take_options(const cli_args *a, fidelity_options *o)
         if (repairs[i] < 0 || repairs[i] > o->k) return cli_usage(a, "--repair takes counts from 0 to --k (%u)", o->k);
         o->repairs[i] = (uint32_t)repairs[i];
     }
-    return take_policies(a, o);
+    code = take_skips(a, o);
+    return code == 0 ? take_policies(a, o) : code;
 }
 
 static int take_conversations(const cli_args *a, const locomo *data, const locomo_conversation **out, size_t *n)
@@ -167,7 +192,34 @@ static void put_interval(json_t *o, const char *lo, const char *hi, stats_interv
     json_object_set_new(o, hi, number(i.hi));
 }
 
-static json_t *row_json(const fidelity_row *r, const fidelity_options *o)
+/* Each question's number, in the order of the report's "questions". */
+static json_t *each_json(const fidelity_row *r, const fidelity *f)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < f->n_questions; i++) json_array_append_new(list, number(r->each[i]));
+    return list;
+}
+
+/* Which questions they were, without a word of them: what `eval compare` pairs by. */
+static json_t *questions_json(const fidelity_options *o, const fidelity *f)
+{
+    json_t *list = json_array();
+    char prompts[IS_HASH_HEX], answer[IS_HASH_HEX];
+
+    for (size_t i = 0; i < f->n_questions; i++) {
+        const fidelity_question *q = &f->questions[i];
+
+        is_hex(q->prompts, HASH_SHOWN, prompts);
+        is_hex(q->answer, HASH_SHOWN, answer);
+        json_array_append_new(list, json_pack("{s:o,s:I,s:s,s:s,s:I}", "conversation", cli_json_text(o->conversations[f->group[i]]->id), "index",
+                                              (json_int_t)q->index, "prompts", prompts, "answer", answer, "answer_tokens",
+                                              (json_int_t)q->n_answer));
+    }
+    return list;
+}
+
+static json_t *row_json(const fidelity_row *r, const fidelity_options *o, const fidelity *f)
 {
     json_t *j = json_object();
 
@@ -194,6 +246,7 @@ static json_t *row_json(const fidelity_row *r, const fidelity_options *o)
     json_object_set_new(j, "memory_kept", number(r->memory_kept));
     put_interval(j, "memory_kept_lo", "memory_kept_hi", r->memory_kept_i);
     json_object_set_new(j, "computed_per_stored", number(r->cost));
+    json_object_set_new(j, "kl_each", each_json(r, f));
     return j;
 }
 
@@ -209,14 +262,17 @@ static int print_json(const inferscale_model_info *info, const fidelity_options 
     json_object_set_new(report, "answer_tokens", json_integer(o->n_tokens));
     json_object_set_new(report, "orders", json_integer(o->n_orders));
     json_object_set_new(report, "floor_batch", json_integer(o->floor_batch));
+    json_object_set_new(report, "floor_every", json_integer(o->floor_every));
     json_object_set_new(report, "resampled", json_string(o->n_conversations > 1 ? "conversations" : "questions"));
     json_object_set_new(report, "resamples", json_integer(STATS_RESAMPLES));
     json_object_set_new(report, "prompt_tokens", number(f->prompt_tokens));
     json_object_set_new(report, "fact_tokens", number(f->fact_tokens));
     json_object_set_new(report, "skipped", json_integer((json_int_t)f->n_skipped));
     json_object_set_new(report, "complete", json_boolean(!f->cancelled));
+    json_object_set_new(report, "questions", questions_json(o, f));
+    json_object_set_new(report, "engine", cli_json_text(info->engine));
     json_object_set_new(report, "flash_attention", json_boolean(info->flash_attention));
-    for (size_t i = 0; i < n_rows; i++) json_array_append_new(list, row_json(&rows[i], o));
+    for (size_t i = 0; i < n_rows; i++) json_array_append_new(list, row_json(&rows[i], o, f));
     return cli_print_json(report);
 }
 

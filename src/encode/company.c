@@ -92,7 +92,7 @@ static uint64_t draw(const company *c, const mate *seed, const mate *member)
     uint8_t out[IS_HASH_BYTES];
     uint64_t h;
 
-    is_hash_once(c->p->key, both, sizeof both, out);
+    is_hash_once(c->enc->shuffle ? c->enc->shuffle : c->p->key, both, sizeof both, out);
     memcpy(&h, out, sizeof h);
     return h;
 }

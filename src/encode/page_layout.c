@@ -177,7 +177,7 @@ static uint64_t hash_of(const is_pager *g, int64_t id)
     uint8_t out[IS_HASH_BYTES];
     uint64_t h = 0;
 
-    is_hash_once(g->p->key, &id, sizeof id, out);
+    is_hash_once(g->enc->shuffle ? g->enc->shuffle : g->p->key, &id, sizeof id, out);
     memcpy(&h, out, sizeof h);
     return h;
 }

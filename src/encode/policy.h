@@ -59,6 +59,7 @@ typedef struct is_encoder {
     void *busy_ctx;
     const volatile int *cancel;  /* may be NULL */
     bool replace;                /* a file that is there is written anew (rebuild) */
+    const uint8_t *shuffle;      /* [IS_KEY_BYTES] random orders of page and company come from it; NULL = from the partition's key */
 } is_encoder;
 
 /* The context (header included) and what it depends on. The end of it may be held as stored rows instead of computed ones. */

@@ -172,6 +172,19 @@ static const char *injected_name(whose system, whose rows)
     return rows == CLIENT ? "matching" : "generic";
 }
 
+/* Adds the plan's tokens to what was asked in this question. */
+static is_status know_prompt(study *s, const is_plan *plan)
+{
+    is_hash *h;
+
+    IS_TRY(is_hash_new(NULL, &h));
+    is_hash_field(h, s->prompts, sizeof s->prompts);
+    for (uint32_t i = 0; i < plan->n_parts; i++)
+        is_hash_bytes(h, plan->parts[i].tokens, plan->parts[i].n_tokens * sizeof(int32_t));
+    is_hash_end(h, s->prompts);
+    return INFERSCALE_OK;
+}
+
 /* One arm, one plan: the distance along A's answer, and the gold answer's likelihood if wanted. */
 static is_status measure(study *s, fidelity_arm *arm, size_t at, const is_plan *plan, const is_run_opts *opts,
                          const is_tokens *gold)
@@ -190,9 +203,13 @@ static is_status reorder(study *s, const asked *q, size_t at, whose system, bool
 {
     fidelity_arm *arm = arm_of(s->f, keep_best ? "S" : "S_free", system);
     const is_run_opts opts = { 0 };
-    uint32_t *order = is_malloc(s->o->k * sizeof *order);
+    uint32_t *order;
     trace_distance sum = { 0 };
-    is_status st = order ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while reordering facts");
+    is_status st;
+
+    if (!arm) return INFERSCALE_OK; /* left out */
+    order = is_malloc(s->o->k * sizeof *order);
+    st = order ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while reordering facts");
 
     for (uint32_t draw = 0; draw < s->o->n_orders && st == INFERSCALE_OK; draw++) {
         rng r = rng_stream(s->o->seed, 2 * (uint64_t)at + keep_best, draw);
@@ -203,6 +220,7 @@ static is_status reorder(study *s, const asked *q, size_t at, whose system, bool
         rng_permutation(&r, order + keep_best, s->o->k - keep_best);
         for (uint32_t i = 1; keep_best && i < s->o->k; i++) order[i]++;
         st = study_plan(s, q, &(study_prompt){ .system = system, .policy = NO_POLICY, .memory = true, .order = order }, &planned);
+        if (st == INFERSCALE_OK) st = know_prompt(s, is_planned_plan(planned));
         if (st == INFERSCALE_OK) st = trace_compare(s->trace, is_planned_plan(planned), &opts, &d);
         is_planned_free(planned);
         sum.kl += d.kl / s->o->n_orders;
@@ -212,6 +230,18 @@ static is_status reorder(study *s, const asked *q, size_t at, whose system, bool
     if (st == INFERSCALE_OK) arm->kl[at] = sum.kl, arm->kl_first[at] = sum.kl_first, arm->top1[at] = sum.top1;
     is_free(order);
     return st;
+}
+
+static is_status know_answer(study *s, size_t at)
+{
+    fidelity_question *q = &s->f->questions[at];
+    const int32_t *ids = trace_answer(s->trace, &q->n_answer);
+    is_hash *h;
+
+    IS_TRY(is_hash_new(NULL, &h));
+    is_hash_field(h, ids, q->n_answer * sizeof *ids);
+    is_hash_end(h, q->answer);
+    return INFERSCALE_OK;
 }
 
 /* The reference, the floor beside it, and no memory. */
@@ -233,7 +263,10 @@ static is_status run_text(study *s, const asked *q, size_t at, const is_tokens *
     a->kl[at] = a->kl_first[at] = 0;
     a->top1[at] = 1;
     if (!s->o->no_nll) IS_TRY(trace_nll(s->trace, plan, &opts, gold, &a->nll[at]));
-    IS_TRY(measure(s, arm_of(s->f, "N", system), at, plan, &other, NULL));
+    IS_TRY(know_prompt(s, plan));
+    if (system == OWN) IS_TRY(know_answer(s, at));
+    if (at % (s->o->floor_every ? s->o->floor_every : 1) == 0) IS_TRY(measure(s, arm_of(s->f, "N", system), at, plan, &other, NULL));
+    if (s->o->skip & FIDELITY_SKIP_C) return INFERSCALE_OK;
     prompt.memory = false;
     IS_TRY(study_plan(s, q, &prompt, &none));
     st = measure(s, arm_of(s->f, "C", system), at, is_planned_plan(none), &opts, gold);
@@ -312,6 +345,7 @@ static is_status run_question(study *s, const asked *q)
     is_status st = is_engine_tokenize(s->engine, answer, strlen(answer), false, false, &gold.ids, &gold.n);
 
     if (gold.n > STUDY_ANSWER) gold.n = STUDY_ANSWER;
+    memset(s->prompts, 0, sizeof s->prompts);
     for (size_t a = 0; a < s->f->n_arms; a++) {
         fidelity_arm *arm = &s->f->arms[a];
 
@@ -324,6 +358,8 @@ static is_status run_question(study *s, const asked *q)
     if (st == INFERSCALE_OK && stopped(s)) st = is_fail(INFERSCALE_E_CANCELLED, "the evaluation was cancelled");
     if (st == INFERSCALE_OK) {
         s->f->group[at] = q->conversation;
+        s->f->questions[at].index = (uint32_t)(q->qa - s->conversation->qa);
+        memcpy(s->f->questions[at].prompts, s->prompts, sizeof s->prompts);
         s->f->n_questions++;
     }
     return st;
@@ -363,15 +399,16 @@ static is_status make_arms(study *s)
         if (s->profiles[w] == NULL) continue;
         IS_TRY(add_arm(s, "A", w, NULL, 0));
         for (int rows = OWN; rows <= w; rows++) IS_TRY(add_injected(s, w, rows));
-        IS_TRY(add_arm(s, "C", w, NULL, 0));
+        if (!(s->o->skip & FIDELITY_SKIP_C)) IS_TRY(add_arm(s, "C", w, NULL, 0));
         if (s->o->gold && w == OWN) IS_TRY(add_arm(s, "D", w, NULL, 0));
         IS_TRY(add_arm(s, "N", w, NULL, 0));
-        IS_TRY(add_arm(s, "S", w, NULL, 0));
-        IS_TRY(add_arm(s, "S_free", w, NULL, 0));
+        if (!(s->o->skip & FIDELITY_SKIP_S)) IS_TRY(add_arm(s, "S", w, NULL, 0));
+        if (!(s->o->skip & FIDELITY_SKIP_S_FREE)) IS_TRY(add_arm(s, "S_free", w, NULL, 0));
     }
     s->f->group = is_calloc(s->capacity + 1, sizeof *s->f->group);
-    if (s->f->group == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu questions; take fewer", s->capacity);
-    return INFERSCALE_OK;
+    s->f->questions = is_calloc(s->capacity + 1, sizeof *s->f->questions);
+    if (s->f->group && s->f->questions) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu questions; take fewer", s->capacity);
 }
 
 /* The running ratios, for whoever watches. */
@@ -382,7 +419,8 @@ static void so_far(const study *s, char *text, size_t cap)
     text[0] = 0;
     for (size_t a = 1; a < s->f->n_arms && n < cap; a++) {
         const fidelity_arm *arm = &s->f->arms[a];
-        double yard = stats_mean(arm_of(s->f, "S_free", arm->client ? CLIENT : OWN)->kl, s->f->n_questions);
+        const fidelity_arm *order = arm_of(s->f, s->o->skip & FIDELITY_SKIP_S_FREE ? "S" : "S_free", arm->client ? CLIENT : OWN);
+        double yard = order ? stats_mean(order->kl, s->f->n_questions) : NAN;
 
         if (arm->policy && arm->repair == 0)
             n += (size_t)snprintf(text + n, cap - n, "%s%s%s%s %.2f", n ? ", " : "", arm->client ? arm->name : "",
@@ -464,6 +502,7 @@ is_status fidelity_run(lab *l, const fidelity_options *options, fidelity **out)
     if (s.f == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     s.f->n_conversations = options->n_conversations;
     s.profiles[OWN] = l->is->profile;
+    memcpy(s.shuffle, &options->seed, sizeof options->seed);
     st = study_kinds(&s);
     if (st == INFERSCALE_OK && options->client_system)
         st = is_profile_new(s.engine, options->client_system, l->is->profile->codec, &client);
@@ -490,5 +529,6 @@ void fidelity_free(fidelity *f)
     if (f == NULL) return;
     for (size_t i = 0; i < f->n_arms; i++) is_free(f->arms[i].kl);
     is_free(f->group);
+    is_free(f->questions);
     is_free(f);
 }

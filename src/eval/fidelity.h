@@ -25,10 +25,14 @@
 #ifndef IS_EVAL_FIDELITY_H
 #define IS_EVAL_FIDELITY_H
 
+#include "base/hash.h"
 #include "eval/lab.h"
 #include "eval/stats.h"
 
 enum { FIDELITY_POLICIES = 16, FIDELITY_REPAIRS = 4, FIDELITY_ARMS = 3 * FIDELITY_POLICIES * FIDELITY_REPAIRS + 11 };
+
+/* Arms that can be left out. */
+enum { FIDELITY_SKIP_C = 1, FIDELITY_SKIP_S = 2, FIDELITY_SKIP_S_FREE = 4 };
 
 /* What an arm B injects. */
 typedef struct fidelity_variant {
@@ -53,6 +57,8 @@ typedef struct fidelity_options {
     int method;               /* retrieval: INFERSCALE_LEXICAL, ... */
     bool gold;                /* run arm D */
     bool no_nll;              /* leave out the gold answer's likelihood: a third faster */
+    unsigned skip;            /* FIDELITY_SKIP_C ... */
+    uint32_t floor_every;     /* N is measured in every so many questions; 0 or 1 = in all */
     const char *client_system; /* also behind this system text; NULL = only behind our own */
     uint64_t seed;
     const volatile int *cancel;          /* may be NULL; what is complete by then is kept */
@@ -70,12 +76,21 @@ typedef struct fidelity_arm {
     double *kl, *kl_first, *top1, *nll;
 } fidelity_arm;
 
+/* Which question it was, without its text. Two runs that had the same prompts have the same hash: it covers the tokens of A and of every
+ * reordering of it, so facts, their order, the question and the permutations. The answer is what A gave, on this engine. */
+typedef struct fidelity_question {
+    uint32_t index;           /* in its conversation's list of questions */
+    uint32_t n_answer;        /* tokens compared */
+    uint8_t prompts[IS_HASH_BYTES], answer[IS_HASH_BYTES];
+} fidelity_question;
+
 typedef struct fidelity {
     fidelity_arm arms[FIDELITY_ARMS];    /* arms[0] is A: only its nll means something */
     size_t n_arms;
     size_t n_questions;       /* complete; the arrays' length */
     size_t n_skipped;         /* drawn, but retrieval found fewer than k facts: replaced by others */
     uint32_t *group;          /* [n_questions] the conversation's index */
+    fidelity_question *questions; /* [n_questions] */
     size_t n_conversations;
     double prompt_tokens, fact_tokens;   /* mean a question */
     bool cancelled;
@@ -93,6 +108,7 @@ typedef struct fidelity_row {
     bool client;
     uint32_t repair;
     size_t n;                 /* questions */
+    const double *each;       /* [fidelity.n_questions] mean KL of each question, NaN where it was not measured; borrowed */
     double kl_mean, kl_median, kl_p90, kl_first, top1;
     stats_interval kl;
     double nll_delta;         /* gold answer, nats a token, against A; NaN = not measured */

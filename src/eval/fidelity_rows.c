@@ -103,8 +103,8 @@ static is_status likelihoods(const fidelity *f, const fidelity_arm *arm, uint64_
     delta = whole + f->n_questions;
     for (size_t q = 0; q < f->n_questions; q++) {
         delta[q] = arm->nll[q] - a->nll[q];
-        kept[q] = c->nll[q] - arm->nll[q];
-        whole[q] = c->nll[q] - a->nll[q];
+        kept[q] = c ? c->nll[q] - arm->nll[q] : NAN;
+        whole[q] = c ? c->nll[q] - a->nll[q] : NAN;
     }
     st = ratio(f, delta, NULL, seed, &row->nll_delta, &row->nll);
     if (st == INFERSCALE_OK) st = ratio(f, whole, NULL, seed, &mean, &i);
@@ -119,7 +119,8 @@ static is_status summarise(const fidelity *f, const fidelity_arm *arm, uint64_t 
 {
     pairs p;
 
-    *row = (fidelity_row){ .arm = arm->name, .client = arm->client, .policy = arm->policy, .repair = arm->repair };
+    *row = (fidelity_row){ .arm = arm->name, .client = arm->client, .policy = arm->policy, .repair = arm->repair,
+                            .each = arm->kl };
     IS_TRY(ratio(f, arm->kl, NULL, seed, &row->kl_mean, &row->kl));
     IS_TRY(pairs_new(f, arm->kl, NULL, &p));
     row->n = p.n;

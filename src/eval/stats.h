@@ -42,6 +42,10 @@ typedef struct stats_interval { double lo, hi; } stats_interval;
 is_status stats_bootstrap(const double *num, const double *den, size_t n, const uint32_t *group, size_t n_groups,
                           size_t resamples, uint64_t seed, stats_interval *out);
 
+/* The same of sum(num_a) / sum(den_a) - sum(num_b) / sum(den_b): what is drawn is drawn for both. */
+is_status stats_bootstrap_difference(const double *num_a, const double *den_a, const double *num_b, const double *den_b, size_t n,
+                                     const uint32_t *group, size_t n_groups, size_t resamples, uint64_t seed, stats_interval *out);
+
 double stats_t_cdf(double t, double df);                /* Student's distribution, df > 0 */
 
 /* Two one-sided t tests on paired differences: is their mean inside (-margin, margin)? p = the larger of the two p values;

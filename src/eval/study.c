@@ -69,6 +69,7 @@ static is_status encode_behind(study *s, whose system, size_t k)
 
     enc.cancel = s->o->cancel;
     enc.profile = s->profiles[system];
+    enc.shuffle = s->shuffle;
     IS_TRY(is_bank_unencoded(enc.bank, &s->l->partition, enc.profile->fingerprint, job.policy->name, job.policy->header_one_in, 0, 0,
                              &ids, &n));
     st = is_encode_facts(&enc, &s->l->partition, ids, n, &job);

@@ -2,6 +2,7 @@
 #ifndef IS_EVAL_STUDY_H
 #define IS_EVAL_STUDY_H
 
+#include "base/hash.h"
 #include "eval/fidelity.h"
 #include "eval/trace.h"
 
@@ -47,6 +48,8 @@ typedef struct study {
     kind kinds[KINDS];
     size_t n_kinds;
     int of[FIDELITY_POLICIES], header; /* the kinds of an arm's policy, and of header; -1 = not wanted */
+    uint8_t shuffle[IS_KEY_BYTES]; /* of the seed: random orders in what is encoded are the same on every store */
+    uint8_t prompts[IS_HASH_BYTES]; /* of the question at hand: hash of the tokens of its text arms so far */
     size_t capacity;          /* of the arms' arrays */
     uint64_t done, total;     /* steps: facts encoded and questions run */
 } study;

@@ -14,6 +14,15 @@ static is_status copy(const is_tokens *from, is_tokens *to)
     return INFERSCALE_OK;
 }
 
+/* The m best facts are computed, in some arms, and a computed one cannot begin. All arms have one order, so none of them may. */
+static size_t most_repaired(const study *s)
+{
+    size_t most = 0;
+
+    for (size_t i = 0; i < s->o->n_repairs; i++) most = s->o->repairs[i] > most ? s->o->repairs[i] : most;
+    return most;
+}
+
 /* The order of all arms follows the first policy that gives header-only rows to some facts. */
 static bool may_begin(const study *s, int64_t fact_id)
 {
@@ -42,7 +51,7 @@ static is_status exact_first(study *s, const study_prompt *prompt, is_planned *p
  * exact there, which is so for matching rows alone. The same fact as there, the worst that may begin but not the best; k = none. */
 static size_t client_first(const study *s, const asked *q)
 {
-    for (size_t rank = s->o->k; rank-- > 1;)
+    for (size_t rank = s->o->k; rank-- > most_repaired(s) + 1;)
         if (may_begin(s, s->facts[q->facts[rank]].fact.id)) return rank;
     return s->o->k;
 }
@@ -58,7 +67,8 @@ static is_status take_facts(study *s, const asked *q, const study_prompt *prompt
 
         facts[i].id = from->fact.id;
         facts[i].version = from->fact.version;
-        facts[i].exact_first = prompt->system == OWN && !prompt->order && may_begin(s, from->fact.id); /* a reordering is free */
+        facts[i].exact_first = prompt->system == OWN && !prompt->order && rank > most_repaired(s) &&
+                               may_begin(s, from->fact.id); /* a reordering is free */
         IS_TRY(copy(&from->fact.tokens, &facts[i].tokens));
         if (prompt->policy != NO_POLICY) facts[i].segment = is_segment_ref(from->segments[prompt->rows][s->of[prompt->policy]]);
     }

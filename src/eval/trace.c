@@ -89,11 +89,13 @@ static is_status record(trace *t, is_run *run, const is_run_opts *opts, const is
     return INFERSCALE_OK;
 }
 
-static is_status start(const trace *t, const is_plan *plan, const is_run_opts *opts, is_run **run, is_run_stats *stats)
+/* n tokens are looked at. */
+static is_status start(const trace *t, const is_plan *plan, const is_run_opts *opts, uint32_t n, is_run **run, is_run_stats *stats)
 {
     is_run_opts own = *opts;
 
     own.want_logits = true;
+    own.n_predict = n;
     return is_engine_start(t->engine, plan, &own, run, stats);
 }
 
@@ -104,7 +106,7 @@ static is_status start_and_record(trace *t, const is_plan *plan, const is_run_op
     is_status st;
 
     t->n = 0;
-    IS_TRY(start(t, plan, opts, &run, &stats));
+    IS_TRY(start(t, plan, opts, t->max_tokens, &run, &stats));
     st = record(t, run, opts, answer);
     is_engine_finish(t->engine, run);
     if (st != INFERSCALE_OK) t->n = 0;
@@ -150,7 +152,7 @@ is_status trace_compare(trace *t, const is_plan *plan, const is_run_opts *opts, 
 
     *out = (trace_distance){ 0 };
     if (t->n == 0) return is_fail(INFERSCALE_E_INVALID, "there is no reference to compare with; record one first");
-    IS_TRY(start(t, plan, opts, &run, &stats));
+    IS_TRY(start(t, plan, opts, t->n, &run, &stats));
     st = compare(t, run, opts, out);
     is_engine_finish(t->engine, run);
     return st;
@@ -165,7 +167,7 @@ is_status trace_nll(trace *t, const is_plan *plan, const is_run_opts *opts, cons
 
     *out = 0;
     if (answer->n == 0) return is_fail(INFERSCALE_E_INVALID, "an empty answer has no likelihood; give its tokens");
-    IS_TRY(start(t, plan, opts, &run, &stats));
+    IS_TRY(start(t, plan, opts, answer->n, &run, &stats));
     st = INFERSCALE_OK;
     for (uint32_t i = 0; i < answer->n && st == INFERSCALE_OK; i++) {
         int32_t top = 0;

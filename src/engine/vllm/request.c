@@ -68,6 +68,7 @@ is_status vllm_sampling_take(is_run *r, const is_run_opts *o)
     r->n_predict = o->n_predict;
     r->want_logprobs = want;
     r->n_ahead = AHEAD_FIRST;
+    r->led = false;
     return INFERSCALE_OK;
 }
 
@@ -81,14 +82,14 @@ void vllm_sampling_free(is_run *r)
 /* ---- Writing --------------------------------------------------------------------------------------------------------------------------- */
 
 /* How many tokens to ask for: all that may be wanted; log-probabilities of all words are large, so those come by and by where the
- * answer is the same however it is cut. */
+ * answer is the same however it is cut and nobody said how many, or where it is led along another one and may be cut any time. */
 static uint32_t how_many(const is_run *r)
 {
     uint32_t fits = r->e->model->n_ctx - r->n, told = r->n - r->fed_from;
     uint32_t n = r->n_predict > told && r->n_predict - told < fits ? r->n_predict - told : fits;
     bool one_way = r->how.temperature == 0 && r->how.presence == 0 && !r->how.grammar;
 
-    return r->want_logprobs == VLLM_LOGPROBS_ALL && !r->n_predict && one_way && r->n_ahead < n ? r->n_ahead : n;
+    return r->want_logprobs == VLLM_LOGPROBS_ALL && (!r->n_predict || r->led) && one_way && r->n_ahead < n ? r->n_ahead : n;
 }
 
 /* Biases, and the frequency penalty of what this answer has told already: to vLLM that is the prompt now. */

@@ -285,6 +285,7 @@ static is_status go_another_way(is_run *r)
     read_out(r);
     VLLM_COUNT(r->e, continued, 1);
     r->n_ahead = 1;
+    r->led = true;
     st = start(r);
     if (st != INFERSCALE_OK) r->n--;
     return st;

@@ -29,6 +29,7 @@ struct is_run {
     is_sampling how;                /* its pointers are ours */
     uint32_t n_predict, n_ahead, fed_from; /* fed_from: where the answer begins */
     int want_logprobs;              /* as vllm_stream has it */
+    bool led;                       /* another token was fed than the model would have taken */
 
     /* The request under way (run.c) */
     uint8_t id[16];
