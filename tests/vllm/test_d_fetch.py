@@ -1,0 +1,160 @@
+"""The fetcher alone, before a gateway that keeps it waiting: what is called off leaves nothing, what does not answer is left alone, what the gateway
+has no more goes. (test_d_hosts.py has the real gateway and the real vLLM.)"""
+import hashlib
+import http.server
+import sys
+import threading
+import time
+
+import pytest
+from support import ground
+
+sys.path.insert(0, ground.PACKAGE)
+from inferscale_vllm import cache, fetch, gateway, settings  # noqa: E402
+from inferscale_vllm.ticket import StoredPart  # noqa: E402
+
+SECRET, TAG, OTHER = bytes(range(32)), b"t" * 32, b"o" * 32
+
+
+class Slow(http.server.ThreadingHTTPServer):
+    """Has segments by name; sends their first half, and the rest when `go` is set."""
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.segments, self.asked, self.go, self.half = {}, [], threading.Event(), threading.Event()
+        self.go.set()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.send_response(200 if self.path.rsplit("/", 1)[1] in self.server.segments else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self):
+        name = self.path.rsplit("/", 1)[1]
+        self.server.asked.append(name)
+        data = self.server.segments.get(name)
+        if data is None:
+            self.do_HEAD()
+            return
+        signature = bytes.fromhex(self.headers["X-Inferscale-Pass"].rsplit(".", 1)[1])
+        seal = hashlib.blake2b(gateway._field(b"inferscale seal 1") + gateway._field(signature) + data, key=SECRET, digest_size=32).digest()
+        self.send_response(200)
+        self.end_headers()
+        try:
+            self.wfile.write(data[: len(data) // 2])
+            self.server.half.set()
+            self.server.go.wait(4)  # less than the fetcher's patience
+            self.wfile.write(data[len(data) // 2:] + seal)
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def slow():
+    server = Slow()
+    yield server
+    server.shutdown()
+
+
+@pytest.fixture
+def fetcher(tmp_path, slow):
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET.hex())
+    secret.chmod(0o600)
+    return fetch.Fetcher(settings.read({"home": str(tmp_path / "cache"), "secret_file": str(secret), "fetch_wait_s": 60,
+                                        "gateway": "http://127.0.0.1:%d" % slow.server_address[1]}))
+
+
+def part(n):
+    return StoredPart(bytes([n]) * 32, 0, 0, 10, 0)
+
+
+def key(n):
+    return 0, bytes([n]) * 32
+
+
+def until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def get(fetcher, n, tag=TAG, epoch=1):
+    wait = fetcher.begin(tag, epoch, [part(n)])
+    until(lambda: fetcher.ready(wait))
+    fetcher.end(wait)
+    return fetcher.why(part(n))[0]
+
+
+def test_what_is_revoked_on_its_way_leaves_nothing(fetcher, slow):
+    for n in (1, 2, 3):
+        slow.segments[part(n).name.hex()] = bytes([n]) * 100_000
+    assert get(fetcher, 1) == "" and get(fetcher, 2, OTHER) == ""
+    slow.go.clear()
+    slow.half.clear()
+    wait = fetcher.begin(TAG, 1, [part(3)])
+    slow.half.wait(60)
+    forgetting = fetcher.forget(TAG, 2)
+    slow.go.set()  # the rest comes, and is not taken
+    until(forgetting.over)
+    assert forgetting.ok(), forgetting.why
+    assert not fetcher.cache.has(key(1)) and not fetcher.cache.has(key(3)) and fetcher.cache.has(key(2))
+    assert not fetcher.cache.path(key(1)).exists() and not fetcher.cache.path(key(3)).exists()
+    assert not list(fetcher.cache.temporary.iterdir()) and fetcher.ready(wait)
+    assert get(fetcher, 3, TAG, 2) == ""  # of the new epoch it may be had
+    assert fetcher.forget(TAG, 2).tag == TAG and fetcher.cache.has(key(3))
+
+
+def test_a_file_that_cannot_be_overwritten_is_not_forgotten(fetcher, slow, monkeypatch):
+    slow.segments[part(1).name.hex()] = b"x" * 1000
+    assert get(fetcher, 1) == ""
+    real = cache.shred
+
+    def refuse(path):
+        raise OSError("the disk is read-only")
+    monkeypatch.setattr(cache, "shred", refuse)
+    forgetting = fetcher.forget(TAG, 2)
+    until(forgetting.done.is_set)
+    assert not forgetting.ok() and "read-only" in forgetting.why
+    monkeypatch.setattr(cache, "shred", real)
+    forgetting = fetcher.forget(TAG, 2)  # the gateway asks again
+    until(forgetting.done.is_set)
+    assert forgetting.ok() and not list(fetcher.cache.temporary.iterdir())
+
+
+def test_what_is_missing_or_spoilt_is_asked_for_again_later(fetcher, slow):
+    assert get(fetcher, 1) == "missing" and get(fetcher, 1) == "missing"
+    assert len(slow.asked) == 1
+    slow.segments[part(2).name.hex()] = b"y" * 1000
+    assert get(fetcher, 2) == ""
+    fetcher.spoilt(key(2), "torn", "its checksum")
+    until(lambda: not fetcher.cache.path(key(2)).exists())
+    assert get(fetcher, 2) == "torn" and len(slow.asked) == 2
+
+
+def test_a_gateway_that_does_not_answer_is_left_alone(fetcher, slow):
+    slow.shutdown()
+    slow.server_close()
+    assert [get(fetcher, n) for n in range(1, 9)] == ["fetch"] * 8
+    with fetcher.gateway.lock:
+        assert fetcher.gateway.down_until > time.monotonic() - 60 and fetcher.gateway.n_row < 8  # most of them were not even tried
+    fetcher.gateway.speaks()
+    assert fetcher.gateway.n_row == 0
+
+
+def test_the_cache_follows_the_gateway(fetcher, slow):
+    for n in (1, 2):
+        slow.segments[part(n).name.hex()] = bytes([n]) * 1000
+        assert get(fetcher, n) == ""
+    del slow.segments[part(1).name.hex()]
+    fetcher.scrub()
+    until(lambda: not fetcher.cache.has(key(1)))
+    assert fetcher.cache.has(key(2)) and fetcher.cache.bytes == 1000
