@@ -100,12 +100,12 @@ static void a_refused_request_is_a_400(void **state)
             serve_reply r;
             const uint32_t before = fake_look(p.f).completions;
 
-            p.f->refuse = 422;
-            p.f->refuse_late = late;
-            p.f->refuse_says = "no such thing in /etc/vllm/model, says vLLM";
+            FAKE_PUT(p.f, refuse, 422);
+            FAKE_PUT(p.f, refuse_late, late);
+            FAKE_PUT(p.f, refuse_says, "no such thing in /etc/vllm/model, says vLLM");
             r = ask(&p, NULL, streamed ? ", \"stream\": true" : "");
             assert_int_equal(fake_look(p.f).completions, before + 1);
-            p.f->refuse = 0;
+            FAKE_PUT(p.f, refuse, 0);
             if (late && streamed) { /* the server's 200 began it */
                 assert_non_null(strstr(r.body, "no such thing in ..., says vLLM"));
                 assert_non_null(strstr(r.body, "invalid_request_error"));
@@ -130,7 +130,7 @@ static void log_probabilities_as_many_as_vllm_gives(void **state)
     (void)state;
     p.home = scratch_make();
     p.f = fake_start(p.home);
-    p.f->max_logprobs = 5;
+    FAKE_PUT(p.f, max_logprobs, 5);
     p.k = serve_start("home", p.home, "engine", "vllm", "upstream", p.f->url, NULL);
     for (int top = 0; top <= 6; top++) {
         json_t *step, *steps;

@@ -46,9 +46,9 @@ static void a_refusal_is_the_request_s(void **state)
         is_run *run;
 
         for (int k = 0; k < 2; k++) {
-            s.f[k]->refuse = codes[i / 2].code;
-            s.f[k]->refuse_late = i % 2;
-            s.f[k]->refuse_says = "the third word is wrong";
+            FAKE_PUT(s.f[k], refuse, codes[i / 2].code);
+            FAKE_PUT(s.f[k], refuse_late, i % 2);
+            FAKE_PUT(s.f[k], refuse_says, "the third word is wrong");
         }
         st = V->begin(s.e, &p.plan, NULL, &run);
         if (st != codes[i / 2].st) fail_msg("HTTP %u%s: status %d, %s", codes[i / 2].code, i % 2 ? " (late)" : "", st, is_error());
@@ -58,7 +58,7 @@ static void a_refusal_is_the_request_s(void **state)
         for (int k = 0; k < 2; k++) {
             assert_true(up_of(&s, k).up);
             assert_int_equal(up_of(&s, k).n_retries, 0);
-            s.f[k]->refuse = 0;
+            FAKE_PUT(s.f[k], refuse, 0);
         }
         OK(V->begin(s.e, &p.plan, NULL, &run)); /* at once */
         V->finish(s.e, run);
@@ -84,15 +84,15 @@ static void a_server_s_failure_is_the_server_s(void **state)
         vllm_limit.keeper_ms = 60000; /* nobody makes it well meanwhile */
         vllm_limit.backoff_ms = 60000;
         for (int k = 0; k < 2; k++) {
-            s.f[k]->refuse = codes[i / 2].code;
-            s.f[k]->refuse_late = i % 2;
+            FAKE_PUT(s.f[k], refuse, codes[i / 2].code);
+            FAKE_PUT(s.f[k], refuse_late, i % 2);
         }
         st = V->begin(s.e, &p.plan, NULL, &run);
         assert_int_equal(st, codes[i / 2].failed ? INFERSCALE_E_ENGINE : INFERSCALE_E_BUSY); /* never what would blame who asks */
         assert_int_equal(fake_look(s.f[0]).completions + fake_look(s.f[1]).completions, 2); /* each once */
         for (int k = 0; k < 2; k++) {
             assert_int_equal(up_of(&s, k).up, !codes[i / 2].failed);
-            s.f[k]->refuse = 0;
+            FAKE_PUT(s.f[k], refuse, 0);
         }
         OK(V->begin(s.e, &p.plan, NULL, &run));
         V->finish(s.e, run);
@@ -132,7 +132,7 @@ static void as_many_as_it_gives(void **state)
 
     (void)state;
     vt_start_fakes(&s, 1);
-    s.f[0]->max_logprobs = 20;
+    FAKE_PUT(s.f[0], max_logprobs, 20);
     OK(vt_open_set(&s));
     vt_question(&p);
     for (size_t k = 0; k < sizeof tops / sizeof *tops; k++) {
@@ -295,8 +295,10 @@ static void unsigned_is_told_as_unsigned(void **state)
     vt_question(&p);
     OK(V->begin(s.e, &p.plan, NULL, &run)); /* the header is there */
     V->finish(s.e, run);
-    free(s.f[0]->home); /* a connector with another store's secret */
+    pthread_mutex_lock(&s.f[0]->lock); /* a connector with another store's secret */
+    free(s.f[0]->home);
     s.f[0]->home = strdup("/nonexistent");
+    pthread_mutex_unlock(&s.f[0]->lock);
     OK(V->begin(s.e, &p.plan, &(is_run_opts){ .no_prefix_cache = true }, &run));
     vt_expect_answer(s.e, run, p.ids, p.n, 12);
     V->rest(s.e, run);
@@ -324,9 +326,9 @@ static void unsigned_since_a_moment(void **state)
     vt_question(&p);
     OK(V->begin(s.e, &p.plan, NULL, &run));
     V->finish(s.e, run);
-    s.f[0]->refuse_tickets = true;
+    FAKE_PUT(s.f[0], refuse_tickets, true);
     OK(V->begin(s.e, &p.plan, &(is_run_opts){ .no_prefix_cache = true }, &run));
-    s.f[0]->refuse_tickets = false;
+    FAKE_PUT(s.f[0], refuse_tickets, false);
     put_secret(&s, '7', false);
     vt_expect_answer(s.e, run, p.ids, p.n, 12);
     V->rest(s.e, run);
@@ -380,13 +382,13 @@ static void one_that_hangs_is_no_bother(void **state)
 
     (void)state;
     vt_start(&s, 3);
-    s.f[0]->health_hangs = true;
+    FAKE_PUT(s.f[0], health_hangs, true);
     vt_nap(100);
     fake_set(s.f[2], FAKE_LOADING);
     assert_true(wait_up(&s, 2, false));
     fake_set(s.f[2], FAKE_GOOD);
     assert_true(wait_up(&s, 2, true));
-    s.f[0]->health_hangs = false;
+    FAKE_PUT(s.f[0], health_hangs, false);
     vt_stop(&s);
 }
 
@@ -439,7 +441,7 @@ static void another_model_without_a_pause(void **state)
     OK(V->begin(s.e, &p.plan, NULL, &run));
     V->finish(s.e, run);
     fake_set(s.f[0], FAKE_LOAD_FAILS);
-    s.f[0]->load_reason = "model";
+    FAKE_PUT(s.f[0], load_reason, "model");
     OK(V->begin(s.e, &p.plan, &(is_run_opts){ .no_prefix_cache = true }, &run));
     vt_expect_answer(s.e, run, p.ids, p.n, 12);
     V->rest(s.e, run);
@@ -465,8 +467,10 @@ static void the_right_model_serves_again(void **state)
     (void)state;
     vt_start(&s, 1);
     vt_question(&p);
-    s.f[0]->served = "renamed"; /* between two looks: the request is what notices */
-    OK(V->begin(s.e, &p.plan, NULL, &run) == INFERSCALE_OK ? INFERSCALE_OK : V->begin(s.e, &p.plan, NULL, &run));
+    FAKE_PUT(s.f[0], served, "renamed"); /* between two looks: the request is what notices */
+    FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run)); /* that one; it says what it is then */
+    assert_true(wait_up(&s, 0, true));
+    OK(V->begin(s.e, &p.plan, NULL, &run));
     vt_expect_answer(s.e, run, p.ids, p.n, 12);
     V->finish(s.e, run);
     fake_set(s.f[0], FAKE_LOADING);
@@ -514,7 +518,7 @@ static void a_gateway_is_told_as_one(void **state)
     FAILS(E_INVALID, vt_open_set(&s));
     assert_non_null(strstr(is_error(), "`inferscale serve`, not a vLLM"));
     fake_set(s.f[0], FAKE_500);
-    s.f[0]->max_logprobs = 20;
+    FAKE_PUT(s.f[0], max_logprobs, 20);
     OK(vt_open_set(&s));
     vt_stop(&s);
 }

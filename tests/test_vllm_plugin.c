@@ -459,7 +459,7 @@ static void gives_all_log_probabilities(void **state)
     FAILS(E_ENGINE, V->begin(s.e, &p.plan, &o, &run));
     fake_set(s.f[0], FAKE_GOOD);
     vt_nap(50);
-    s.f[0]->max_logprobs = 20; /* not as it was described */
+    FAKE_PUT(s.f[0], max_logprobs, 20); /* not as it was described */
     FAILS(E_UNSUPPORTED, V->begin(s.e, &p.plan, &o, &run));
     assert_non_null(strstr(is_error(), "--max-logprobs"));
     OK(V->begin(s.e, &p.plan, NULL, &run));

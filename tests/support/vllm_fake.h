@@ -82,6 +82,14 @@ typedef struct vllm_fake {
     uint32_t n_jobs;
 } vllm_fake;
 
+/* A field of it, while it may be answering. */
+#define FAKE_PUT(f, field, value) \
+    do { \
+        pthread_mutex_lock(&(f)->lock); \
+        (f)->field = (value); \
+        pthread_mutex_unlock(&(f)->lock); \
+    } while (0)
+
 vllm_fake *fake_start(const char *home);
 void fake_stop(vllm_fake *f);
 void fake_set(vllm_fake *f, fake_mood mood);
