@@ -409,6 +409,9 @@ typedef struct inferscale_encoder_state {
     char last_error[512];    /* its sentence, kept after it is over; "" = none yet */
     int64_t error_time;
     double retry_s;          /* until it is tried again */
+    /* Rows of this handle's answers that were found missing or damaged: queued to be encoded again; too soon after the last time, so that they
+     * rest; disputed: a server elsewhere could not use them, and they are well here */
+    uint64_t damaged_queued, damaged_resting, damaged_disputed;
 } inferscale_encoder_state;
 
 #define INFERSCALE_ENCODER_STATE_INIT { .struct_size = sizeof(inferscale_encoder_state) }
@@ -872,10 +875,14 @@ typedef struct inferscale_kv_part {
     uint32_t dir, begin, n_tokens, pos;
 } inferscale_kv_part;
 
-/* Is the segment there, of this model, and are its tokens those of the prompt at part->pos? Reads the head of the file only.
+/* Is the segment there, of this model, and are its tokens those of the prompt at part->pos? Reads the head of the file only, and not again
+ * until the file changes.
  * prompt: [n_prompt] token ids. E_NOTFOUND, E_CORRUPT (torn), E_FOREIGN (another model or format), E_INVALID (other tokens), E_IO. */
 INFERSCALE_API inferscale_status inferscale_kv_check(inferscale_kv *kv, const inferscale_kv_part *part, const int32_t *prompt,
                                                      uint32_t n_prompt);
+
+/* What memory holds of these segments, in whatever folder, is overwritten and freed; by an open load when that is closed. */
+INFERSCALE_API void inferscale_kv_forget(inferscale_kv *kv, const uint8_t (*names)[32], size_t n);
 
 /* Parts made ready to be read: the bytes of planes in [plane_begin, plane_end) and of heads [head_begin, head_end) are read and their
  * checksums verified, no others (of planes that have one head: that one). Nothing changes under an open load. *bad (may be NULL)

@@ -218,7 +218,10 @@ static void says_what_was_not_injected(void **state)
     V->rest(s.e, run);
     V->stats(s.e, run, &stats);
     assert_string_equal(stats.reason, "torn");
-    assert_string_equal(stats.why, "a segment is torn");
+    assert_string_equal(stats.why, "a segment was torn or damaged"); /* ours, not the server's: that one names a file */
+    assert_int_equal(stats.n_bad, 1);
+    assert_memory_equal(stats.bad[0].name, is_segment_info(p.parts[1].segment)->name, IS_HASH_BYTES);
+    assert_string_equal(stats.bad[0].reason, "torn");
     assert_int_equal(stats.tokens_injected, 0);
     assert_int_equal(stats.tokens_computed, p.n);
     V->finish(s.e, run);

@@ -86,6 +86,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
         [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p, c.c_void_p, c.c_uint32, c.c_uint32, c.c_uint32, c.POINTER(c.c_int)],
     ),
     "inferscale_kv_check": (c.c_int, [c.c_void_p, c.POINTER(Part), c.POINTER(c.c_int32), c.c_uint32]),
+    "inferscale_kv_forget": (None, [c.c_void_p, c.c_char_p, c.c_size_t]),
     "inferscale_kv_load_open": (
         c.c_int,
         [c.c_void_p, c.POINTER(Part), c.c_size_t, c.c_uint32, c.c_uint32, c.c_uint32, c.c_uint32, c.POINTER(c.c_void_p),

@@ -166,6 +166,11 @@ class Model:
     def load(self, parts: Sequence[StoredPart], planes: tuple[int, int], heads: tuple[int, int]) -> Load:
         return Load(self, parts, planes, heads)
 
+    def forget(self, names: Sequence[bytes]) -> None:
+        """What memory holds of these segments is overwritten and freed."""
+        if names:
+            self.library.dll.inferscale_kv_forget(self.handle, b"".join(names), len(names))
+
     def write(
         self, path: Path, tokens: Sequence[int], n_context: int, planes: tuple[int, int], heads: tuple[int, int], dtype: int,
         rows: Sequence[torch.Tensor],

@@ -58,6 +58,18 @@ class StepOrders(KVConnectorMetadata):
     loads: list[LoadOrder] = field(default_factory=list)
     captures: list[CaptureOrder] = field(default_factory=list)
     over: list[str] = field(default_factory=list)  # requests that have ended: drop what was kept for them
+    forget: list[bytes] = field(default_factory=list)  # names of segments that were revoked: memory lets go of them
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A segment that could not be used, and the file that it was then."""
+
+    name: bytes
+    where: int
+    reason: str
+    why: str
+    identity: Identity
 
 
 @dataclass
@@ -67,9 +79,7 @@ class Failure:
     request_id: str
     reason: str
     why: str
-    name: bytes = b""  # the segment at fault, if one was
-    where: int = 0
-    identity: Identity = None
+    bad: list[Bad] = field(default_factory=list)  # the segments at fault, if some were
     capture: bool = False
 
 

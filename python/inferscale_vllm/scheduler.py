@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.inferscale")
 
 RECENT = 65_536  # requests that STATUS remembers, and segments whose failure is remembered
+NAMES = 262_144  # segments whose owner is remembered
 REASONS = {"NOTFOUND": "missing", "CORRUPT": "torn", "FOREIGN": "model", "INVALID": "tokens"}
 
 
@@ -61,6 +62,9 @@ class SchedulerSide:
         self.min_epoch: dict[bytes, int] = {}
         self.loads: dict[str, LoadOrder] = {}
         self.over: list[str] = []
+        self.forget: list[bytes] = []
+        self.names: OrderedDict[bytes, dict[bytes, None]] = OrderedDict()  # whose memory -> segments that its tickets named
+        self.n_names = 0  # in all of them
         self.book = BlockBook()
         self.fetcher = Fetcher(settings) if settings.gateway else None
 
@@ -105,6 +109,7 @@ class SchedulerSide:
         self.live[request.request_id] = state
         self.stats.ticket(tickets.OP_NAMES[found.op])
         if found.op in (tickets.INJECT, tickets.CAPTURE):
+            self._note_names(found)
             self._keep(found.id, state)
             if self.fetcher is not None:
                 state.wait = self.fetcher.begin(found.tag, found.epoch, found.parts)
@@ -127,7 +132,8 @@ class SchedulerSide:
         """(ticket, "", ""), or (the ticket if we signed it, reason code, sentence): it is not to be used."""
         secret = self.secret.value()
         if secret is None:
-            return None, "unsigned", f"there is no secret in {self.secret.path}"
+            logger.warning("InferScale: there is no secret in %s", self.secret.path)
+            return None, "unsigned", "there is no secret of a gateway here"
         if not isinstance(text, str):
             return None, "unsigned", "a ticket is a string"
         try:
@@ -196,11 +202,19 @@ class SchedulerSide:
                 break
             state.reason, state.why = self._check(state, part)
             if state.reason:
+                self._look_on(state, part)
                 break
             end = min(part.end, limit)
             out.append(StoredPart(part.name, part.where, part.begin + at - part.pos, end - at, at))
             at = end
         return out
+
+    def _look_on(self, state: RequestState, failed: StoredPart) -> None:
+        """Behind the first part that fails nothing is injected; that the gateway hears of all that are bad at once, they are looked at."""
+        assert state.ticket is not None
+        for part in state.ticket.parts:
+            if part.pos > failed.pos:
+                self._check(state, part)
 
     def _check(self, state: RequestState, part: StoredPart) -> tuple[str, str]:
         """Is the part usable? ("", "") or (reason, sentence); asked of the file once a request."""
@@ -226,6 +240,7 @@ class SchedulerSide:
                     self._remember(part.name, part.where, identity_of(part.path(self.settings.home)), *result)
         if result[0]:
             self.stats.failed(result[0])
+            state.blame(part.where, part.name, result[0])
         state.checked[(part.name, part.pos)] = result
         return result
 
@@ -254,8 +269,8 @@ class SchedulerSide:
     # ---- a step ----------------------------------------------------------------------------------------------------------
 
     def orders(self, output: SchedulerOutput, block_ids_of: Any) -> StepOrders:
-        step = StepOrders(over=self.over)
-        self.over = []
+        step = StepOrders(over=self.over, forget=self.forget)
+        self.over, self.forget = [], []
         if self.loads:
             step.loads = [order for rid, order in self.loads.items() if order.ahead or rid in output.num_scheduled_tokens]
             self.loads = {}
@@ -295,9 +310,11 @@ class SchedulerSide:
         if not isinstance(result, StepResult):
             return
         for failure in result.failures:
-            if failure.name:
-                self._remember(failure.name, failure.where, failure.identity, failure.reason, failure.why)
             state = self.live.get(failure.request_id)
+            for bad in failure.bad:
+                self._remember(bad.name, bad.where, bad.identity, bad.reason, bad.why)
+                if state is not None:
+                    state.blame(bad.where, bad.name, bad.reason)
             if state is not None:
                 state.reason, state.why = failure.reason, failure.why
                 if not failure.capture:
@@ -379,8 +396,29 @@ class SchedulerSide:
     def _can_evict(self) -> bool:
         return self.book.can_evict()
 
+    def _note_names(self, found: Ticket) -> None:
+        """Whose rows are in memory: of the owners seen last. Names say nothing of what they name."""
+        if found.tag == tickets.NOBODY:
+            return
+        names = self.names.setdefault(found.tag, {})
+        self.names.move_to_end(found.tag)
+        before = len(names)
+        names.update(dict.fromkeys(part.name for part in found.parts))
+        self.n_names += len(names) - before
+        while self.n_names > NAMES:
+            _, gone = self.names.popitem(last=False)
+            self.n_names -= len(gone)
+            self._let_go(list(gone))  # what is not known to be an owner's any more is not kept
+
+    def _let_go(self, names: list[bytes]) -> None:
+        """What memory holds of these segments goes: here now, in the workers with the next step."""
+        self.forget += names
+        if self.model is not None:
+            self.model.forget(names)
+
     def _revoke(self, found: Ticket, revoke: RequestState) -> None:
-        """From now on tickets of this memory with a lower epoch are refused; what runs with one ends; its blocks leave the cache."""
+        """From now on tickets of this memory with a lower epoch are refused; what runs with one ends; its blocks leave the cache, and what
+        memory holds of its rows goes (those that still count are read again)."""
         self.min_epoch[found.tag] = max(found.epoch, self.min_epoch.get(found.tag, 0))
         stale = [
             (rid, state) for rid, state in self.live.items()
@@ -392,6 +430,9 @@ class SchedulerSide:
             self.book.note(found.tag, state.ticket.epoch, state.request.block_hashes)
             self.loads.pop(rid, None)
         self.book.abort([rid for rid, _ in stale])
+        gone = self.names.pop(found.tag, {})
+        self.n_names -= len(gone)
+        self._let_go(list(gone))
         evicted = self.book.evict(found.tag, found.epoch)
         revoke.evicted = evicted
         if self.fetcher is not None:

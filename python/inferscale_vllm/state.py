@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from .fetch import Forgetting, Wait
 
 
+BAD_MAX = 64  # segments that one answer names
+
+
 class RequestState:
     __slots__ = (
-        "ticket", "request", "prompt", "checked", "local", "injected", "waits", "gave_up", "evicted", "reason", "why", "wait", "forgetting"
+        "ticket", "request", "prompt", "checked", "local", "injected", "waits", "gave_up", "evicted", "reason", "why", "wait", "forgetting",
+        "bad",
     )
 
     def __init__(self, ticket: Ticket | None, request: Request, reason: str = "", why: str = "") -> None:
@@ -30,11 +34,21 @@ class RequestState:
         self.reason, self.why = reason, why
         self.wait: Wait | None = None  # its parts, on their way from a gateway on another host
         self.forgetting: Forgetting | None = None  # of a REVOKE: files in the cache
+        self.bad: dict[tuple[int, bytes], str] = {}  # segments that could not be used: (folder, name) -> reason
+
+    def blame(self, where: int, name: bytes, reason: str) -> None:
+        if len(self.bad) < BAD_MAX:
+            self.bad[where, name] = reason
 
     def result(self) -> dict[str, Any]:
-        return {"injected": self.injected, "local": self.local, "reason": self.reason, "why": self.why}
+        out: dict[str, Any] = {"injected": self.injected, "local": self.local, "reason": self.reason, "why": self.why}
+        if self.bad:
+            out["bad"] = [{"name": name.hex(), "where": where, "reason": reason} for (where, name), reason in self.bad.items()]
+        return out
 
     def forget_request(self) -> None:
         """The request has ended: only the result is kept, for STATUS."""
+        if self.prompt is not None:
+            c.memset(self.prompt, 0, c.sizeof(self.prompt))  # a copy of somebody's words
         self.request, self.prompt = None, None  # type: ignore[assignment]
         self.checked = {}

@@ -17,7 +17,7 @@ from .geometry import LiveModel, read_model
 from .library import LibraryError, load
 from .metrics import InferScaleStats
 from .model import DTYPES, Model, ModelShape, WorkerReport
-from .orders import Failure, LoadOrder, StepOrders, StepResult, slots
+from .orders import Bad, Failure, LoadOrder, StepOrders, StepResult, slots
 from .scheduler import REASONS, identity_of
 from .settings import Settings
 
@@ -66,6 +66,8 @@ class WorkerSide:
         if self.capture is not None:
             for request_id in orders.over:
                 self.capture.drop(request_id)
+        if orders.forget:
+            self._forget(orders.forget)
         if orders.model is not None and self.model is None:
             self._open(orders.model)
         if orders.captures and self.model is not None:
@@ -74,6 +76,13 @@ class WorkerSide:
                     self.bringer = Bringer(self.settings)
                 self.capture = Capture(self.live, self.model, self.settings, self.pp_rank, self.bringer)
             self.capture.begin(orders.captures)
+
+    def _forget(self, names: list[bytes]) -> None:
+        """Rows of revoked memory, and those that were loaded last, whoever's they were."""
+        if self.model is not None:
+            self.model.forget(names)
+        for buffer in self.buffers.values():
+            buffer.zero_()
 
     def _open(self, shape: ModelShape) -> None:
         try:
@@ -148,13 +157,25 @@ class WorkerSide:
         if isinstance(error, LibraryError):
             failure.reason = REASONS.get(error.status, "failed")
             if error.part is not None:
-                part = order.parts[error.part]
-                failure.name, failure.where = part.name, part.where
-                failure.identity = identity_of(part.path(self.settings.home))
+                failure.bad = self._bad_parts(order)
         elif not isinstance(error, RuntimeError):
             logger.exception("InferScale: a load failed")
         self.failures.append(failure)
         self.stats.failed(failure.reason)
+
+    def _bad_parts(self, order: LoadOrder) -> list[Bad]:
+        """All of the order's segments that cannot be read, not only the first: those that can are in memory now."""
+        assert self.model is not None
+        planes, heads = self.model.plane_range(self.live), (self.live.head_begin, self.live.head_begin + self.live.layers[0].n_heads)
+        bad = []
+        for part in order.parts:
+            identity = identity_of(part.path(self.settings.home))
+            try:
+                with self.model.load([part], planes, heads):
+                    pass
+            except LibraryError as e:
+                bad.append(Bad(part.name, part.where, REASONS.get(e.status, "failed"), str(e), identity))
+        return bad
 
     def finish(self) -> None:
         """The forward is over: captured spans that are whole are written before the response is sent."""

@@ -1,7 +1,6 @@
 /* answer.c - from a question to a prompt in the engine: find, plan, inject or compute. Every way in which less was done than was asked
  * for is noted, logged and handed to the caller (inferscale_answer.fallback). */
 #include "api/answer.h"
-#include "api/background.h"
 #include "api/talks.h"
 
 #include <stdarg.h>
@@ -198,6 +197,11 @@ static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_
     return INFERSCALE_OK;
 }
 
+void is_asking_note_damaged(is_asking *a, size_t n)
+{
+    is_asking_note(a, INFERSCALE_FALLBACK_DAMAGED, "%zu segments were missing or damaged and are to be encoded again", n);
+}
+
 is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts)
 {
     bool can = is_engine_geometry(a->is->engine) != NULL, inject = can && a->o.mode == INFERSCALE_MODE_KV;
@@ -224,8 +228,7 @@ is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, 
                        is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;
     }
-    if (n_bad) is_background_again(a->is->background, a->p.id);
-    if (n_bad) is_asking_note(a, INFERSCALE_FALLBACK_DAMAGED, "%zu segments were missing or damaged and are to be encoded again", n_bad);
+    if (n_bad) is_asking_note_damaged(a, n_bad);
     return INFERSCALE_OK;
 }
 
@@ -238,7 +241,7 @@ static const is_hit *hit_of(const is_hit *hits, size_t n, int64_t id)
     return NULL;
 }
 
-static is_variant *variant_of(is_asking *a, int64_t id)
+is_variant *is_asking_variant(is_asking *a, int64_t id)
 {
     for (size_t i = 0; i < a->n_variants; i++)
         if (a->variants[i].id == id) return &a->variants[i];
@@ -250,7 +253,7 @@ static is_status exact_first(is_asking *a, is_planned *planned)
 {
     const is_plan *plan = is_planned_plan(planned);
     const size_t at = is_planned_first(planned);
-    is_variant *v = at < plan->n_parts ? variant_of(a, plan->parts[at].fact_id) : NULL;
+    is_variant *v = at < plan->n_parts ? is_asking_variant(a, plan->parts[at].fact_id) : NULL;
     is_segment *exact = NULL;
     size_t n_bad = 0;
     is_status st;
@@ -259,7 +262,6 @@ static is_status exact_first(is_asking *a, is_planned *planned)
     v->exact = strcmp(v->policy, "header") == 0;
     if (v->exact) return INFERSCALE_OK;
     IS_TRY(is_variant_exact(a->is, &a->p, v->id, plan->parts[at].version, &exact, &n_bad));
-    if (n_bad) is_background_again(a->is->background, a->p.id);
     if (!exact) return INFERSCALE_OK;
     st = is_planned_replace(planned, at, exact);
     is_segment_unref(exact);
@@ -270,7 +272,7 @@ static is_status exact_first(is_asking *a, is_planned *planned)
 
 static void report_variant(is_asking *a, int64_t id, inferscale_used *used)
 {
-    const is_variant *v = variant_of(a, id);
+    const is_variant *v = is_asking_variant(a, id);
 
     if (!v) return;
     memcpy(used->policy, v->policy, sizeof used->policy);
@@ -523,54 +525,11 @@ static bool has_stored(const is_plan *plan)
     return false;
 }
 
-static void take_counts(inferscale_answer *ans, const is_run_stats *stats)
+void is_asking_counts(is_asking *a, const is_run_stats *stats)
 {
-    ans->tokens_computed = stats->tokens_computed;
-    ans->tokens_injected = stats->tokens_injected;
-    ans->tokens_resident = stats->tokens_resident;
-}
-
-/* A fact of which it was said that its rows were used. False: it was not. */
-static bool take_back(is_asking *a, const is_part *part)
-{
-    inferscale_answer *ans = a->answer;
-    const is_variant *v = variant_of(a, part->fact_id);
-
-    for (size_t i = 0; i < ans->n_facts; i++) {
-        inferscale_used *f = &ans->facts[i];
-
-        if (f->id != part->fact_id || f->version != part->version || f->source != INFERSCALE_SOURCE_STORED) continue;
-        f->source = INFERSCALE_SOURCE_COMPUTED;
-        f->policy[0] = 0;
-        if (v) ans->n_refined -= v->refined, ans->n_exact -= v->exact;
-        return true;
-    }
-    return false;
-}
-
-/* Such an engine computes nothing of the first so many tokens, and all of the others. */
-void is_asking_settle(is_asking *a, is_run *run)
-{
-    inferscale_answer *ans = a->answer;
-    size_t n_stored = 0, n_lost = 0;
-    is_run_stats s;
-    uint32_t kept;
-
-    if (!is_engine_describe(a->is->engine)->remote || !a->ran) return;
-    is_engine_stats(a->is->engine, run, &s);
-    take_counts(ans, &s);
-    if (!s.why[0]) return;
-    kept = s.tokens_resident + s.tokens_injected;
-    for (uint32_t i = 0; i < a->ran->n_parts; i++) {
-        const is_part *part = &a->ran->parts[i];
-
-        if (part->role != IS_ROLE_FACT || part->source != IS_SRC_STORED) continue;
-        n_stored++;
-        if (part->pos + part->n_tokens > kept) n_lost += take_back(a, part);
-    }
-    is_asking_note(a, INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL,
-                   "%zu of %zu stored facts were computed after all by the engine (%s: %s)", n_lost, n_stored, s.reason, s.why);
-    if (n_lost == n_stored && ans->mode == INFERSCALE_MODE_KV) ans->mode = INFERSCALE_MODE_TEXT;
+    a->answer->tokens_computed = stats->tokens_computed;
+    a->answer->tokens_injected = stats->tokens_injected;
+    a->answer->tokens_resident = stats->tokens_resident;
 }
 
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
@@ -589,7 +548,7 @@ is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run)
     if (st != INFERSCALE_OK) return st;
     a->ran = plan;
     ans->tokens_prompt = plan->n_tokens;
-    take_counts(ans, &stats);
+    is_asking_counts(a, &stats);
     ans->compose_ms = stats.compose_ms;
     ans->inject_ms = stats.inject_ms;
     ans->question_ms = stats.compute_ms;

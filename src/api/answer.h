@@ -42,6 +42,7 @@ is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *
 void is_asking_free(is_asking *a);
 /* A reason, INFERSCALE_FALLBACK_*, and its sentence. */
 void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void is_asking_note_damaged(is_asking *a, size_t n_segments);
 
 /* Before each try: what an outdated plan noted and held does not count. */
 void is_asking_again(is_asking *a);
@@ -71,7 +72,12 @@ is_status is_asking_realm(is_asking *a, const is_realm **out);
  * text twin when the engine refuses the stored rows. E_STALE: what it uses went meanwhile, plan again. */
 is_status is_asking_run(is_asking *a, is_planned *planned, is_run **run);
 
-/* The answer is over: what the engine says only now of rows that it did not use (engine.h: why) corrects what the answer claims. */
+/* Whose rows a fact of the plan has; NULL = none were looked for. */
+is_variant *is_asking_variant(is_asking *a, int64_t fact_id);
+void is_asking_counts(is_asking *a, const is_run_stats *stats);
+
+/* settle.c: the answer is over. What the engine says only now of rows that it did not use (engine.h: why) corrects what the answer claims;
+ * segments that are damaged leave the books (damage.h). */
 void is_asking_settle(is_asking *a, is_run *run);
 
 /* Samples the answer from the run's logits. E_STALE: what it uses went before the first token, plan again. If it went later the answer

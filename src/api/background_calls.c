@@ -54,9 +54,12 @@ void is_background_look(is_background *b)
 
 void is_background_again(is_background *b, int64_t partition_id)
 {
+    bool there = false;
+
     if (!b) return;
     pthread_mutex_lock(&b->lock);
-    if (b->n_again < sizeof b->again / sizeof *b->again) b->again[b->n_again++] = partition_id;
+    for (size_t i = 0; i < b->n_again && !there; i++) there = b->again[i] == partition_id;
+    if (!there && b->n_again < sizeof b->again / sizeof *b->again) b->again[b->n_again++] = partition_id;
     b->poked = true;
     pthread_cond_signal(&b->wake);
     pthread_mutex_unlock(&b->lock);

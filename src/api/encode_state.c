@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "api/background.h"
+#include "api/damage.h"
 #include "base/clock.h"
 
 /* The partition of a scope; *p is left zeroed for NULL (the whole store). *there = false: nothing was ever remembered there (id -1). */
@@ -68,6 +69,7 @@ static void add_live(is_background *b, const is_partition *p, inferscale_encoder
 
 is_status inferscale_encode_status(inferscale *is, const inferscale_scope *scope, inferscale_encoder_state *out)
 {
+    is_damage_counts damage;
     is_partition p;
     bool there;
 
@@ -77,6 +79,10 @@ is_status inferscale_encode_status(inferscale *is, const inferscale_scope *scope
     *out = (inferscale_encoder_state)INFERSCALE_ENCODER_STATE_INIT;
     IS_TRY(find(is, scope, &p, &there));
     if (is->background) add_live(is->background, &p, out);
+    is_damage_count(is, &damage);
+    out->damaged_queued = damage.queued;
+    out->damaged_resting = damage.rested;
+    out->damaged_disputed = damage.disputed;
     return there ? count(is, &p, out) : INFERSCALE_OK;
 }
 

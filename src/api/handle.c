@@ -1,5 +1,6 @@
 /* handle.c - opening and closing a store, and loading model and embedder when they are first needed. */
 #include "api/background.h"
+#include "api/damage.h"
 #include "api/room.h"
 #include "api/talks.h"
 
@@ -175,6 +176,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     pthread_mutex_init(&is->holds_lock, NULL);
     pthread_rwlock_init(&is->listener_lock, NULL);
     st = is_gate_new(&is->gate);
+    if (st == INFERSCALE_OK) st = is_damage_new(&is->damage);
     if (st == INFERSCALE_OK) st = is_talks_new(&is->talks);
     if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
@@ -207,6 +209,7 @@ void inferscale_close(inferscale *is)
     is_bank_close(is->watch);
     if (is->bank) is_bank_close(is->bank);
     is_gate_free(is->gate);
+    is_damage_free(is->damage);
     pthread_rwlock_destroy(&is->listener_lock);
     pthread_mutex_destroy(&is->holds_lock);
     pthread_mutex_destroy(&is->lock);
@@ -275,6 +278,7 @@ static is_status load_engine(inferscale *is, uint32_t open_ms)
     if (st == INFERSCALE_OK && is_engine_geometry(is->engine))
         st = is_rope_new(is_engine_geometry(is->engine), is_engine_describe(is->engine)->n_ctx, &is->rope);
     if (st == INFERSCALE_OK) {
+        if (is_engine_describe(is->engine)->remote) is_vault_keep_no_rows(is->vault);
         __atomic_store_n(&is->profile, profile, __ATOMIC_RELEASE);
     } else {
         is_profile_free(profile);

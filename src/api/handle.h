@@ -39,6 +39,7 @@ struct inferscale {
     const struct is_listener *listener; /* of answers (listen.h); under listener_lock */
     is_gate *gate;           /* entered by every question; engine and embedder know it */
     struct is_background *background; /* NULL = no background encoder */
+    struct is_damage *damage; /* segments that failed (damage.h) */
     char *notice;            /* why it is read-only though it was to be written to; NULL = it is as asked. Set by open */
 };
 

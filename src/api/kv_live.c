@@ -115,6 +115,7 @@ inferscale_status inferscale_kv_open(const inferscale_kv_desc *desc, inferscale_
     pthread_mutex_init(&kv->lock, NULL);
     kv->fs = is_fs_default();
     kv->ram.budget = desc->ram_bytes ? desc->ram_bytes : RAM_DEFAULT;
+    head_tier_init(&kv->heads, IS_HEADS_BUDGET);
     memcpy(kv->fingerprint, desc->fingerprint, sizeof kv->fingerprint);
     st = take_geometry(kv, desc);
     if (st == INFERSCALE_OK) st = take_tables(kv, desc);
@@ -131,6 +132,7 @@ void inferscale_kv_close(inferscale_kv *kv)
 {
     if (!kv) return;
     ram_clear(&kv->ram);
+    head_tier_free(&kv->heads);
     pthread_mutex_destroy(&kv->lock);
     for (uint32_t i = 0; i < kv->n_dirs; i++) is_free(kv->dirs[i]);
     is_free(kv->dirs);
@@ -183,6 +185,13 @@ static is_status check_file(const inferscale_kv *kv, const inferscale_kv_part *p
     return INFERSCALE_OK;
 }
 
+/* Where the file lies is not told: the sentence goes to the clients of whoever asked for the rows. */
+is_status kv_not_there(void)
+{
+    return is_fail(INFERSCALE_E_NOTFOUND, "a KV segment is not in the store's folder as this worker sees it; its facts are computed as text "
+                   "until they are encoded again");
+}
+
 is_status kv_open_part(inferscale_kv *kv, const inferscale_kv_part *part, is_segment_file **out)
 {
     char *path = kv_part_path(kv, part);
@@ -192,6 +201,7 @@ is_status kv_open_part(inferscale_kv *kv, const inferscale_kv_part *part, is_seg
     if (!path) return no_memory();
     st = is_segment_file_open(kv->fs, path, out);
     is_free(path);
+    if (st == INFERSCALE_E_NOTFOUND) return kv_not_there();
     if (st == INFERSCALE_OK) st = check_file(kv, part, is_segment_file_info(*out));
     if (st == INFERSCALE_OK) return st;
     is_segment_file_close(*out);
@@ -201,7 +211,8 @@ is_status kv_open_part(inferscale_kv *kv, const inferscale_kv_part *part, is_seg
 
 inferscale_status inferscale_kv_check(inferscale_kv *kv, const inferscale_kv_part *part, const int32_t *prompt, uint32_t n_prompt)
 {
-    is_segment_file *f;
+    is_segment *head = NULL;
+    char *path;
     is_status st;
 
     if (!kv || !part || !prompt) return is_fail(INFERSCALE_E_INVALID, "inferscale_kv_check needs an open handle, a part and the prompt");
@@ -209,13 +220,28 @@ inferscale_status inferscale_kv_check(inferscale_kv *kv, const inferscale_kv_par
     if (part->pos > n_prompt || part->n_tokens > n_prompt - part->pos)
         return is_fail(INFERSCALE_E_INVALID, "a part of %u tokens at position %u of a prompt of %u; parts must lie in it", part->n_tokens,
                        part->pos, n_prompt);
-    IS_TRY(kv_open_part(kv, part, &f));
-    st = memcmp(is_segment_file_info(f)->tokens + part->begin, prompt + part->pos, part->n_tokens * sizeof *prompt)
-             ? is_fail(INFERSCALE_E_INVALID, "a KV segment of other tokens than the prompt's at position %u; the prompt is computed instead",
-                       part->pos)
-             : INFERSCALE_OK;
-    is_segment_file_close(f);
+    path = kv_part_path(kv, part);
+    if (!path) return no_memory();
+    st = head_tier_get(&kv->heads, kv->fs, path, part->name, part->dir, &head);
+    is_free(path);
+    if (st == INFERSCALE_E_NOTFOUND) return kv_not_there();
+    if (st == INFERSCALE_OK) st = check_file(kv, part, is_segment_info(head));
+    if (st == INFERSCALE_OK && memcmp(is_segment_info(head)->tokens + part->begin, prompt + part->pos, part->n_tokens * sizeof *prompt))
+        st = is_fail(INFERSCALE_E_INVALID, "a KV segment of other tokens than the prompt's at position %u; the prompt is computed instead",
+                     part->pos);
+    is_segment_unref(head);
     return st;
+}
+
+void inferscale_kv_forget(inferscale_kv *kv, const uint8_t (*names)[32], size_t n)
+{
+    if (!kv || !names) return;
+    pthread_mutex_lock(&kv->lock);
+    kv->n_forgotten++;
+    ram_forget(&kv->ram, names, n);
+    pthread_mutex_unlock(&kv->lock);
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t dir = 0; dir < kv->n_dirs; dir++) head_tier_forget(&kv->heads, names[i], dir);
 }
 
 void inferscale_hash(const uint8_t *key, const void *bytes, size_t n, uint8_t out[32])

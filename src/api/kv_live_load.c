@@ -31,6 +31,7 @@ static is_status ram_name(const inferscale_kv *kv, const inferscale_kv_part *par
     if (!path) return is_fail(INFERSCALE_E_NOMEM, "out of memory loading KV segments; free memory and try again");
     st = kv->fs->stat(kv->fs, path, &file);
     is_free(path);
+    if (st == INFERSCALE_E_NOTFOUND) return kv_not_there();
     if (st != INFERSCALE_OK) return st;
     memcpy(of.name, part->name, IS_HASH_BYTES);
     of.version = file.version;
@@ -49,18 +50,23 @@ static is_segment *from_ram(inferscale_kv *kv, const uint8_t name[IS_HASH_BYTES]
     return s;
 }
 
+/* A forgotten segment may have been read just before: it is not kept then. */
 static is_status from_file(inferscale_kv *kv, const inferscale_kv_part *part, const is_segment_cut *cut,
                            const uint8_t name[IS_HASH_BYTES], is_segment **out)
 {
     is_segment_file *f;
+    uint64_t since;
     is_status st;
 
+    pthread_mutex_lock(&kv->lock);
+    since = kv->n_forgotten;
+    pthread_mutex_unlock(&kv->lock);
     IS_TRY(kv_open_part(kv, part, &f));
     st = is_segment_file_read(f, cut, out);
     is_segment_file_close(f);
     if (st != INFERSCALE_OK) return st;
     pthread_mutex_lock(&kv->lock);
-    ram_put(&kv->ram, name, *out);
+    if (kv->n_forgotten == since) ram_put(&kv->ram, name, part->name, *out);
     pthread_mutex_unlock(&kv->lock);
     return INFERSCALE_OK;
 }

@@ -1,10 +1,10 @@
 /* variant.c - see variant.h. */
 #include "api/variant.h"
+#include "api/damage.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 
 /* Pages go before means: by what the planner says of so many facts, where these are the two stages. */
@@ -32,18 +32,14 @@ static bool is_exact(const is_segment_row *row)
     return strcmp(row->policy, "header") == 0;
 }
 
-/* A file that is gone or damaged leaves the books, and what is left of it under its name (set aside, half written by a process that
- * was killed) the disk: encoded again the fact may get another name, and then forgetting would not come by here. What cannot be
- * read just now (no memory) stays for the next time. */
+/* A file that is gone or damaged leaves the books. What cannot be read just now (no memory) stays for the next time. */
 static bool take(inferscale *is, const is_partition *p, const is_segment_row *row, is_segment **out, size_t *n_bad)
 {
-    is_status st = is_vault_get(is->vault, row->name, is_engine_describe(is->engine)->fingerprint, out);
+    is_status st = is_engine_segment(is->engine, is->vault, row->name, out);
 
     if (st == INFERSCALE_OK) return true;
     ++*n_bad;
-    if (is->read_only || st != INFERSCALE_E_NOTFOUND) return false;
-    if (is_bank_drop_segment(is->bank, p, row->name) == INFERSCALE_OK && is_vault_remove(is->vault, row->name) != INFERSCALE_OK)
-        is_log(IS_LOG_WARN, "what is left of a damaged segment stays in the vault until the next gc: %s", is_error());
+    if (st == INFERSCALE_E_NOTFOUND) is_damage_found(is, p, row);
     return false;
 }
 

@@ -124,7 +124,6 @@ static is_status sheet_new(const is_pager *g, const is_page *page, sheet *s)
 static is_status hold_stored(const is_pager *g, const sheet *s, size_t end, is_context *c)
 {
     const is_engine_info *info = is_engine_describe(g->enc->engine);
-    const uint8_t *model = info->fingerprint;
 
     if (end == 0 || (g->enc->profile->codec == IS_CODEC_BF16 && info->exact_codec != IS_CODEC_BF16)) return INFERSCALE_OK;
     for (size_t i = 0; i < end; i++)
@@ -132,7 +131,7 @@ static is_status hold_stored(const is_pager *g, const sheet *s, size_t end, is_c
     c->stored = is_calloc(end, sizeof *c->stored);
     if (!c->stored) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a page's context");
     for (; c->n_stored < end; c->n_stored++)
-        if (is_vault_get(g->enc->vault, s->rows[c->n_stored].name, model, &c->stored[c->n_stored]) != INFERSCALE_OK) break;
+        if (is_engine_segment(g->enc->engine, g->enc->vault, s->rows[c->n_stored].name, &c->stored[c->n_stored]) != INFERSCALE_OK) break;
     if (c->n_stored == end) return INFERSCALE_OK;
     for (uint32_t i = 0; i < c->n_stored; i++) is_segment_unref(c->stored[i]);
     is_free(c->stored);

@@ -142,6 +142,11 @@ bool is_engine_question_wait(is_engine *e, int64_t timeout_ms)
     return is_gate_wait(e->gate, timeout_ms);
 }
 
+is_status is_engine_segment(is_engine *e, is_vault *v, const uint8_t name[IS_HASH_BYTES], is_segment **out)
+{
+    return e->info.remote ? is_vault_get_bare(v, name, e->info.fingerprint, out) : is_vault_get(v, name, e->info.fingerprint, out);
+}
+
 static void say_begun(const is_run_opts *opts)
 {
     if (opts && opts->on_begun) opts->on_begun(opts->begun_ctx);

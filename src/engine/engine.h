@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "kv/geometry.h"
 #include "kv/segment.h"
+#include "kv/vault.h"
 
 /* ---- The plan (design.md 1) ---------------------------------------------------------------------------------------------- */
 
@@ -31,7 +32,8 @@ typedef struct is_part {
     bool common;             /* headers: the same for everybody, nothing in it was said by a client */
     int64_t fact_id;         /* facts; else 0 */
     int version;
-    is_segment *segment;     /* STORED: the rows, segment tokens == tokens (checked by the engine); else NULL. Borrowed. */
+    is_segment *segment;     /* STORED: the rows, segment tokens == tokens (checked by the engine); else NULL. Borrowed. An engine that
+                                computes elsewhere needs its name, model and tokens only: it may be bare (is_engine_segment) */
 } is_part;
 
 /* The text twin of a plan is the same list with every STORED part COMPUTED. */
@@ -43,7 +45,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 12, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64 };
+enum { IS_ENGINE_ABI = 13, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -159,6 +161,10 @@ typedef struct is_run_stats {
     char why[256];           /* why stored parts were computed after all; "" if none were. Remote engines may know it only with the last token:
                                 the prompt's first tokens_resident + tokens_injected tokens were then not computed, all others were */
     char reason[24];         /* the same as a code (docs/vllm.md); "" if none were */
+    /* Remote engines: segments in the store's vault that a server says it could not use, each with its reason. Hearsay: the server may be
+     * the one at fault (it sees no folder), so who hears it looks at the file. */
+    uint32_t n_bad;
+    struct { uint8_t name[IS_HASH_BYTES]; char reason[24]; } bad[IS_BAD_MAX];
 } is_run_stats;
 
 /* One server of a remote engine, as it is now. Counters never go down while the engine is open. */
@@ -325,6 +331,9 @@ is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool pa
 int is_engine_piece(is_engine *e, int32_t token, char *buf, int cap);
 bool is_engine_is_eog(is_engine *e, int32_t token);
 is_status is_engine_capture(is_engine *e, is_capture *c);
+/* A stored segment as this engine needs it: with its rows, or bare where they are injected elsewhere. E_NOTFOUND: absent, unusable, or of
+ * another model (is_vault_get). */
+is_status is_engine_segment(is_engine *e, is_vault *v, const uint8_t name[IS_HASH_BYTES], is_segment **out);
 /* n spans in as few decodes as fit: the longest prefix common to all their contexts (stored parts apart) is run or kept once, each
  * span goes on from it as a sequence of its own. Spans may differ in length and context; pos0, cancel and background are the
  * first one's (another pos0: E_INVALID). All or nothing: on failure no rows count, and every n_computed is 0. A prefix that all

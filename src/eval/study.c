@@ -55,7 +55,7 @@ static is_status load(study *s, const is_encoder *enc, whose system, size_t k, n
 
     if (!is_find_kept(enc, &s->l->partition, policy, n->fact.id, &row))
         return is_fail(INFERSCALE_E_CONTEXT, "a fact of %u tokens could not be encoded with %s; use a larger --ctx", n->fact.tokens.n, policy);
-    return is_vault_get(enc->vault, row.name, is_engine_describe(s->engine)->fingerprint, &n->segments[system][k]);
+    return is_engine_segment(s->engine, enc->vault, row.name, &n->segments[system][k]);
 }
 
 /* Encodes the conversation's facts behind one header, as the product does, and takes those that are needed. */

@@ -67,6 +67,7 @@ static is_status resolve(compose_job *j, const is_compose_span *s, const is_geom
                        "segments of different models or codecs in one composition (plane %u); compose each kind by "
                        "itself",
                        plane);
+    if (!seg->payload) return is_fail(INFERSCALE_E_INVALID, "a segment without its rows cannot be composed; read the whole of it");
     if (s->token_begin > s->token_end || s->token_end > seg->desc.n_tokens)
         return is_fail(INFERSCALE_E_INVALID, "tokens %u to %u of a segment of %u; ask for tokens that are there",
                        s->token_begin, s->token_end, seg->desc.n_tokens);

@@ -9,7 +9,7 @@
 
 struct ram_entry {
     is_segment *segment;
-    uint8_t name[IS_HASH_BYTES];
+    uint8_t name[IS_HASH_BYTES], of[IS_HASH_BYTES];
     size_t bytes;
     ram_entry *chain;          /* next in the bucket */
     ram_entry *newer, *older;
@@ -99,7 +99,7 @@ bool ram_has(const ram_tier *r, const uint8_t name[IS_HASH_BYTES])
     return r->n_buckets && *find(r, name);
 }
 
-void ram_put(ram_tier *r, const uint8_t name[IS_HASH_BYTES], is_segment *s)
+void ram_put(ram_tier *r, const uint8_t name[IS_HASH_BYTES], const uint8_t of[IS_HASH_BYTES], is_segment *s)
 {
     size_t bytes = is_segment_bytes(s);
     ram_entry *e, **at;
@@ -115,6 +115,7 @@ void ram_put(ram_tier *r, const uint8_t name[IS_HASH_BYTES], is_segment *s)
     e->segment = is_segment_ref(s);
     e->bytes = bytes;
     memcpy(e->name, name, IS_HASH_BYTES);
+    memcpy(e->of, of, IS_HASH_BYTES);
     at = find(r, name);
     e->chain = NULL;
     *at = e;
@@ -128,4 +129,31 @@ void ram_drop(ram_tier *r, const uint8_t name[IS_HASH_BYTES])
     ram_entry **at = r->n_buckets ? find(r, name) : NULL;
 
     if (at && *at) take_out(r, at);
+}
+
+void ram_wipe(ram_tier *r, const uint8_t name[IS_HASH_BYTES])
+{
+    ram_entry **at = r->n_buckets ? find(r, name) : NULL;
+
+    if (!at || !*at) return;
+    is_segment_wipe((*at)->segment);
+    take_out(r, at);
+}
+
+static bool is_one_of(const uint8_t *name, const uint8_t (*of)[IS_HASH_BYTES], size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(name, of[i], IS_HASH_BYTES) == 0) return true;
+    return false;
+}
+
+/* Forgetting is rare and the tier holds thousands of entries at most: they are all looked at. */
+void ram_forget(ram_tier *r, const uint8_t (*of)[IS_HASH_BYTES], size_t n)
+{
+    for (ram_entry *e = r->newest, *older; e; e = older) {
+        older = e->older;
+        if (!is_one_of(e->of, of, n)) continue;
+        is_segment_wipe(e->segment);
+        take_out(r, find(r, e->name));
+    }
 }

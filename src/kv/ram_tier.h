@@ -20,8 +20,13 @@ void ram_clear(ram_tier *r);                                          /* empties
 is_segment *ram_get(ram_tier *r,
                     const uint8_t name[IS_HASH_BYTES]); /* a new reference, now the newest; NULL if it is not there */
 bool ram_has(const ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
-/* Keeps s under that name (taking a reference) unless it is larger than the budget or memory is out: the tier is only a convenience. */
-void ram_put(ram_tier *r, const uint8_t name[IS_HASH_BYTES], is_segment *s);
+/* Keeps s under that name (taking a reference) unless it is larger than the budget or memory is out: the tier is only a convenience.
+ * of: whose rows they are, where the name says more than that. */
+void ram_put(ram_tier *r, const uint8_t name[IS_HASH_BYTES], const uint8_t of[IS_HASH_BYTES], is_segment *s);
 void ram_drop(ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
+/* The same, and its memory is overwritten when nobody uses it any more. */
+void ram_wipe(ram_tier *r, const uint8_t name[IS_HASH_BYTES]);
+/* That for all that is kept of these segments, under whatever name. */
+void ram_forget(ram_tier *r, const uint8_t (*of)[IS_HASH_BYTES], size_t n);
 
 #endif

@@ -30,6 +30,10 @@ uint64_t is_segment_lay_out(const is_segment_desc *desc, uint64_t *plane_at)
 
 static void destroy(is_segment *s)
 {
+    if (atomic_load_explicit(&s->wipe, memory_order_relaxed)) {
+        if (s->payload) explicit_bzero(s->payload, (size_t)s->payload_bytes);
+        if (s->tokens) explicit_bzero(s->tokens, s->desc.n_tokens * sizeof *s->tokens);
+    }
     is_free(s->payload);
     is_free(s->plane_at);
     is_free(s->tokens);
@@ -37,18 +41,27 @@ static void destroy(is_segment *s)
     is_free(s);
 }
 
-static is_status fill(is_segment *s, const is_segment_desc *desc, uint64_t max_payload)
+static is_status fill_head(is_segment *s, const is_segment_desc *desc)
 {
-    size_t n_planes = desc->geometry->n_planes, token_bytes = desc->n_tokens * sizeof *s->tokens;
+    size_t token_bytes = desc->n_tokens * sizeof *s->tokens;
 
     s->desc = *desc;
     s->geometry = is_geometry_copy(desc->geometry);
     s->tokens = is_malloc(token_bytes);
-    s->plane_at = is_malloc(n_planes * sizeof *s->plane_at);
-    if (!s->geometry || !s->tokens || !s->plane_at) return no_memory();
+    if (!s->geometry || !s->tokens) return no_memory();
     memcpy(s->tokens, desc->tokens, token_bytes);
     s->desc.geometry = s->geometry;
     s->desc.tokens = s->tokens;
+    s->bytes = token_bytes + s->geometry->n_planes * sizeof(is_plane) + sizeof *s;
+    for (uint32_t i = 0; i < s->geometry->n_freqs; i++)
+        s->bytes += sizeof(is_freqs) + s->geometry->freqs[i].n_pairs * sizeof(double);
+    return INFERSCALE_OK;
+}
+
+static is_status fill_payload(is_segment *s, uint64_t max_payload)
+{
+    s->plane_at = is_malloc(s->geometry->n_planes * sizeof *s->plane_at);
+    if (!s->plane_at) return no_memory();
     s->payload_bytes = is_segment_lay_out(&s->desc, s->plane_at);
     if (s->payload_bytes > max_payload)
         return is_fail(INFERSCALE_E_CORRUPT,
@@ -56,13 +69,11 @@ static is_status fill(is_segment *s, const is_segment_desc *desc, uint64_t max_p
     if (s->payload_bytes > SIZE_MAX / 2) return no_memory();
     s->payload = is_malloc_aligned(IS_SEGMENT_ALIGN, (size_t)s->payload_bytes);
     if (!s->payload) return no_memory();
-    s->bytes = (size_t)s->payload_bytes + token_bytes + n_planes * (sizeof *s->plane_at + sizeof(is_plane)) + sizeof *s;
-    for (uint32_t i = 0; i < s->geometry->n_freqs; i++)
-        s->bytes += sizeof(is_freqs) + s->geometry->freqs[i].n_pairs * sizeof(double);
+    s->bytes += (size_t)s->payload_bytes + s->geometry->n_planes * sizeof *s->plane_at;
     return INFERSCALE_OK;
 }
 
-is_status is_segment_alloc(const is_segment_desc *desc, uint64_t max_payload, is_segment **out)
+static is_status alloc(const is_segment_desc *desc, bool bare, uint64_t max_payload, is_segment **out)
 {
     is_segment *s;
     is_status st;
@@ -77,13 +88,24 @@ is_status is_segment_alloc(const is_segment_desc *desc, uint64_t max_payload, is
     s = is_calloc(1, sizeof *s);
     if (!s) return no_memory();
     atomic_init(&s->refs, 1);
-    st = fill(s, desc, max_payload);
+    st = fill_head(s, desc);
+    if (st == INFERSCALE_OK && !bare) st = fill_payload(s, max_payload);
     if (st != INFERSCALE_OK) {
         destroy(s);
         return st;
     }
     *out = s;
     return INFERSCALE_OK;
+}
+
+is_status is_segment_alloc(const is_segment_desc *desc, uint64_t max_payload, is_segment **out)
+{
+    return alloc(desc, false, max_payload, out);
+}
+
+is_status is_segment_alloc_bare(const is_segment_desc *desc, is_segment **out)
+{
+    return alloc(desc, true, 0, out);
 }
 
 /* What would become infinite, or is not a number, must not be stored: attention over it would spoil every answer it serves. */
@@ -194,6 +216,16 @@ const is_segment_desc *is_segment_info(const is_segment *s)
 const void *is_segment_head(const is_segment *s, uint32_t plane, uint32_t head)
 {
     return s->payload + s->plane_at[plane] + is_segment_head_bytes(s, &s->geometry->planes[plane]) * head;
+}
+
+bool is_segment_has_rows(const is_segment *s)
+{
+    return s->payload != NULL;
+}
+
+void is_segment_wipe(is_segment *s)
+{
+    atomic_store_explicit(&s->wipe, true, memory_order_relaxed); /* whoever lets go last sees it: letting go releases */
 }
 
 size_t is_segment_bytes(const is_segment *s)

@@ -34,11 +34,17 @@ const is_segment_desc *is_segment_info(const is_segment *s);
 /* One head of one plane: [n_tokens][head_dim] elements of the codec, contiguous. */
 const void *is_segment_head(const is_segment *s, uint32_t plane, uint32_t head);
 size_t is_segment_bytes(const is_segment *s); /* memory held */
+/* A bare segment has no rows (is_segment_head is not to be asked): what a plan holds where another process injects them. */
+bool is_segment_has_rows(const is_segment *s);
+/* Its tokens and rows are overwritten when the last reference goes. */
+void is_segment_wipe(is_segment *s);
 
 /* The file form: whole write (caller provides a path; written with is_fs, synced, not renamed), whole read with all checksums
  * verified. Errors of read: E_NOTFOUND, E_CORRUPT (torn or rotten), E_FOREIGN (not a segment, or a newer version). */
-is_status is_segment_write(const is_segment *s, const is_fs *fs, const char *path);
+is_status is_segment_write(const is_segment *s, const is_fs *fs, const char *path); /* bare: E_INVALID */
 is_status is_segment_read(const is_fs *fs, const char *path, is_segment **out);
+/* A bare segment: the file's head, read and verified, and nothing else of it. Errors as read. */
+is_status is_segment_read_bare(const is_fs *fs, const char *path, is_segment **out);
 /* The same from bytes in memory (fuzzing, the network). */
 is_status is_segment_parse(const uint8_t *p, size_t n, is_segment **out);
 is_status is_segment_serialize(const is_segment *s, is_buf *out);

@@ -84,6 +84,7 @@ static is_status build_header(const is_segment *s, is_buf *b)
     uint64_t n_heads = count_heads(s->geometry);
     header_layout l;
 
+    if (!s->payload) return is_fail(INFERSCALE_E_INVALID, "a KV segment without its rows cannot be written; read the whole of it");
     is_geometry_write(s->geometry, &geometry);
     l = lay_out(s->desc.n_tokens, geometry.len, s->geometry->n_planes, n_heads);
     is_buf_add(b, magic, sizeof magic);

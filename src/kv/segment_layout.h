@@ -11,18 +11,22 @@ enum { IS_SEGMENT_ALIGN = 64, IS_SEGMENT_MAX_TOKENS = 1 << 20 };
 
 struct is_segment {
     atomic_uint refs;
+    atomic_bool wipe;          /* overwritten when it goes */
     is_segment_desc desc;      /* its tokens and geometry are the copies below */
     int32_t *tokens;
     is_geometry *geometry;
     uint64_t *plane_at;        /* [n_planes] offset of each plane in the payload, multiples of IS_SEGMENT_ALIGN */
-    uint8_t *payload;          /* IS_SEGMENT_ALIGN-aligned; bytes between planes are zero */
+    uint8_t *payload;          /* IS_SEGMENT_ALIGN-aligned; bytes between planes are zero. NULL: bare */
     uint64_t payload_bytes;
     size_t bytes;              /* all memory held */
+    uint64_t file_bytes, file_version; /* of what is kept of files (head_tier.c): which file it was read from */
 };
 
 /* A segment of desc with a zeroed payload of the right size, geometry checked. max_payload: give up with E_CORRUPT instead of
  * allocating more (files); UINT64_MAX = no such limit. */
 is_status is_segment_alloc(const is_segment_desc *desc, uint64_t max_payload, is_segment **out);
+/* The same without a payload. */
+is_status is_segment_alloc_bare(const is_segment_desc *desc, is_segment **out);
 /* Where the planes of a checked desc begin in the payload: plane_at[n_planes]; returns the payload's size. */
 uint64_t is_segment_lay_out(const is_segment_desc *desc, uint64_t *plane_at);
 

@@ -79,6 +79,18 @@ void is_segment_file_close(is_segment_file *f)
     is_free(f);
 }
 
+is_status is_segment_read_bare(const is_fs *fs, const char *path, is_segment **out)
+{
+    is_segment_file *f;
+    is_status st;
+
+    *out = NULL;
+    IS_TRY(is_segment_file_open(fs, path, &f));
+    st = is_segment_alloc_bare(&f->head.desc, out);
+    is_segment_file_close(f);
+    return st;
+}
+
 /* ---- The blocks ------------------------------------------------------------------------------------------------------------ */
 
 /* Bytes that lie side by side in the file and in memory, but for alignment. */

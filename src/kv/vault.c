@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sort.h"
-#include "kv/ram_tier.h"
+#include "kv/head_tier.h"
 
 enum {
     DIR_MAX = 3800,      /* so that every path fits PATH_BYTES */
@@ -38,6 +38,7 @@ struct is_vault {
     bool read_only;
     pthread_mutex_t lock;
     ram_tier ram;
+    head_tier heads;
     uint64_t removals;
     is_vault_stats stats; /* hits, reads, misses, bad files */
 };
@@ -144,6 +145,7 @@ is_status is_vault_open(const is_fs *fs, const char *dir, uint64_t ram_budget, b
     v->fs = fs;
     v->read_only = read_only;
     v->ram.budget = ram_budget;
+    head_tier_init(&v->heads, IS_HEADS_BUDGET);
     v->dir = is_strdup(dir);
     v->tmp = is_path_join(dir, "tmp");
     st = v->dir && v->tmp ? prepare_folders(v)
@@ -160,6 +162,7 @@ void is_vault_close(is_vault *v)
 {
     if (!v) return;
     ram_clear(&v->ram);
+    head_tier_free(&v->heads);
     pthread_mutex_destroy(&v->lock);
     is_free(v->dir);
     is_free(v->tmp);
@@ -192,7 +195,7 @@ static uint64_t removals_now(is_vault *v)
 static void keep_in_ram(is_vault *v, is_segment *s, uint64_t since)
 {
     pthread_mutex_lock(&v->lock);
-    if (v->removals == since) ram_put(&v->ram, is_segment_info(s)->name, s);
+    if (v->removals == since) ram_put(&v->ram, is_segment_info(s)->name, is_segment_info(s)->name, s);
     pthread_mutex_unlock(&v->lock);
 }
 
@@ -301,13 +304,13 @@ static void set_aside(is_vault *v, const uint8_t *name, const char *path)
     if (v->fs->rename(v->fs, path, bad) != INFERSCALE_OK) is_log(IS_LOG_WARN, "vault: cannot set it aside: %s", is_error());
 }
 
-static is_status read_file(is_vault *v, const uint8_t *name, is_segment **out)
+static is_status read_file(is_vault *v, const uint8_t *name, bool bare, is_segment **out)
 {
     char path[PATH_BYTES];
     is_status st;
 
     name_path(v, name, ".seg", path);
-    st = is_segment_read(v->fs, path, out);
+    st = bare ? head_tier_get(&v->heads, v->fs, path, name, 0, out) : is_segment_read(v->fs, path, out);
     if (st == INFERSCALE_OK && memcmp(is_segment_info(*out)->name, name, IS_HASH_BYTES)) {
         is_segment_unref(*out);
         *out = NULL;
@@ -345,7 +348,7 @@ is_status is_vault_get(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uin
     pthread_mutex_unlock(&v->lock);
     if (s) return check_fingerprint(s, want_fingerprint, out);
 
-    st = read_file(v, name, &s);
+    st = read_file(v, name, false, &s);
     if (st != INFERSCALE_OK) {
         count(v, &v->stats.misses);
         return st;
@@ -353,6 +356,27 @@ is_status is_vault_get(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uin
     count(v, &v->stats.file_reads);
     keep_in_ram(v, s, since);
     return check_fingerprint(s, want_fingerprint, out);
+}
+
+is_status is_vault_get_bare(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uint8_t *want_fingerprint, is_segment **out)
+{
+    is_segment *s;
+    is_status st = read_file(v, name, true, &s);
+
+    *out = NULL;
+    if (st == INFERSCALE_OK) return check_fingerprint(s, want_fingerprint, out);
+    count(v, &v->stats.misses);
+    return st;
+}
+
+is_status is_vault_doubt(is_vault *v, const uint8_t name[IS_HASH_BYTES])
+{
+    is_segment *s;
+
+    IS_TRY(read_file(v, name, false, &s));
+    count(v, &v->stats.file_reads);
+    is_segment_unref(s);
+    return INFERSCALE_OK;
 }
 
 bool is_vault_has(is_vault *v, const uint8_t name[IS_HASH_BYTES])
@@ -420,8 +444,9 @@ static is_status hide(is_vault *v, const uint8_t *name)
     renamed = v->fs->exists(v->fs, path) ? v->fs->rename(v->fs, path, gone) : INFERSCALE_E_NOTFOUND;
     pthread_mutex_lock(&v->lock); /* only now: a reader that came before found the file, one that comes after does not */
     v->removals++;
-    ram_drop(&v->ram, name);
+    ram_wipe(&v->ram, name);
     pthread_mutex_unlock(&v->lock);
+    head_tier_forget(&v->heads, name, 0);
     return renamed == INFERSCALE_E_NOTFOUND ? INFERSCALE_OK : renamed;
 }
 
@@ -483,6 +508,14 @@ void is_vault_drop_ram(is_vault *v)
     pthread_mutex_unlock(&v->lock);
 }
 
+void is_vault_keep_no_rows(is_vault *v)
+{
+    pthread_mutex_lock(&v->lock);
+    v->ram.budget = 0;
+    ram_clear(&v->ram);
+    pthread_mutex_unlock(&v->lock);
+}
+
 is_status is_vault_drop_cache(is_vault *v, const uint8_t name[IS_HASH_BYTES])
 {
     char path[PATH_BYTES];
@@ -504,50 +537,9 @@ void is_vault_get_stats(is_vault *v, is_vault_stats *out)
     out->ram_budget = v->ram.budget;
     out->evictions = v->ram.evictions;
     pthread_mutex_unlock(&v->lock);
-}
-
-typedef struct scan {
-    const is_vault *v;
-    const char *fan;
-    is_vault_stats *out;
-} scan;
-
-static is_status scan_file(void *ctx, const char *name, bool is_dir)
-{
-    scan *s = ctx;
-    char path[PATH_BYTES];
-    uint64_t size = 0;
-    is_file *f;
-
-    if (is_dir || strlen(name) != HEX + 4 || !ends_with(name, ".seg")) return INFERSCALE_OK;
-    snprintf(path, sizeof path, "%s/%s/%s", s->v->dir, s->fan, name);
-    if (s->v->fs->open(s->v->fs, path, IS_OPEN_READ, &f) != INFERSCALE_OK) return INFERSCALE_OK; /* removed meanwhile */
-    if (s->v->fs->size(s->v->fs, f, &size) == INFERSCALE_OK) {
-        s->out->n_files++;
-        s->out->file_bytes += size;
-    }
-    s->v->fs->close(s->v->fs, f);
-    return INFERSCALE_OK;
-}
-
-static is_status scan_fan(void *ctx, const char *name, bool is_dir)
-{
-    scan *s = ctx;
-    char path[PATH_BYTES];
-    is_status st;
-
-    if (!is_dir || strlen(name) != 2) return INFERSCALE_OK;
-    snprintf(path, sizeof path, "%s/%s", s->v->dir, name);
-    s->fan = name;
-    st = s->v->fs->list(s->v->fs, path, scan_file, s);
-    return st == INFERSCALE_E_NOTFOUND ? INFERSCALE_OK : st;
-}
-
-is_status is_vault_scan(is_vault *v, is_vault_stats *out)
-{
-    scan s = { .v = v, .out = out };
-
-    is_vault_get_stats(v, out);
-    if (!v->fs->exists(v->fs, v->dir)) return INFERSCALE_OK;
-    return v->fs->list(v->fs, v->dir, scan_fan, &s);
+    pthread_mutex_lock(&v->heads.lock);
+    out->head_bytes = v->heads.ram.bytes;
+    out->head_hits = v->heads.hits;
+    out->head_reads = v->heads.reads;
+    pthread_mutex_unlock(&v->heads.lock);
 }

@@ -12,6 +12,7 @@ typedef struct is_vault is_vault;
 
 typedef struct is_vault_stats {
     uint64_t ram_bytes, ram_budget, ram_hits, file_reads, misses, bad_files, evictions;
+    uint64_t head_bytes, head_hits, head_reads; /* heads alone (get_bare) */
     uint64_t n_files, file_bytes; /* only filled by is_vault_scan */
 } is_vault_stats;
 
@@ -25,6 +26,11 @@ is_status is_vault_replace(is_vault *v, is_segment *s);
 /* A new reference to the segment, from RAM or file. E_NOTFOUND if absent or unusable (then the bad file is set aside as
  * NAME.bad). want_fingerprint (may be NULL) and the name inside the file must match. */
 is_status is_vault_get(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uint8_t *want_fingerprint, is_segment **out);
+/* The same without its rows, for a plan that is carried out elsewhere: the file's head is read, and kept until the file changes. The RAM
+ * tier is not asked: whether the file is there is what counts. Damage behind the head is not seen. */
+is_status is_vault_get_bare(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uint8_t *want_fingerprint, is_segment **out);
+/* Somebody says that this segment cannot be used: its file is read and all of it verified, whatever is in memory. E_NOTFOUND as get. */
+is_status is_vault_doubt(is_vault *v, const uint8_t name[IS_HASH_BYTES]);
 bool is_vault_has(is_vault *v, const uint8_t name[IS_HASH_BYTES]); /* in RAM or as a file; does not read it */
 /* Out of RAM, file renamed out of the namespace, overwritten, synced, unlinked. Absent is fine. */
 is_status is_vault_remove(is_vault *v, const uint8_t name[IS_HASH_BYTES]);
@@ -34,6 +40,7 @@ is_status is_vault_hide(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size_t n);
 is_status is_vault_remove_all(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size_t n);
 void is_vault_drop_ram(is_vault *v);                   /* benchmarks: empty the RAM tier */
 is_status is_vault_drop_cache(is_vault *v, const uint8_t name[IS_HASH_BYTES]); /* benchmarks: OS pages too */
+void is_vault_keep_no_rows(is_vault *v);               /* from now on no rows are kept in RAM: they are used elsewhere */
 void is_vault_get_stats(is_vault *v, is_vault_stats *out);
 is_status is_vault_scan(is_vault *v, is_vault_stats *out); /* counts files and bytes */
 

@@ -101,6 +101,21 @@ is_status is_vault_walk(is_vault *v, is_status (*each)(void *ctx, const is_vault
     return fs->list(fs, top.path, walk_entry, &w);
 }
 
+static is_status add_up(void *ctx, const is_vault_entry *e)
+{
+    is_vault_stats *sum = ctx;
+
+    sum->n_files += e->kind == IS_VAULT_SEGMENT;
+    sum->file_bytes += e->kind == IS_VAULT_SEGMENT ? e->stat.bytes : 0;
+    return INFERSCALE_OK;
+}
+
+is_status is_vault_scan(is_vault *v, is_vault_stats *out)
+{
+    is_vault_get_stats(v, out);
+    return is_vault_walk(v, add_up, out);
+}
+
 /* ---- Read and replace ---------------------------------------------------------------------------------------------------- */
 
 is_status is_vault_verify(is_vault *v, const uint8_t name[IS_HASH_BYTES], is_segment **out)

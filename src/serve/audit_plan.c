@@ -132,7 +132,7 @@ static is_status load_fact(inferscale *is, const audit_entry *e, const audit_par
     size_t n_bad = 0;
 
     if (from->stored) {
-        if (is_vault_get(is->vault, from->segment, is_engine_describe(is->engine)->fingerprint, &to->segment) != INFERSCALE_OK)
+        if (is_engine_segment(is->engine, is->vault, from->segment, &to->segment) != INFERSCALE_OK)
             return is_fail(INFERSCALE_E_NOTFOUND, "the rows that the answer used were replaced");
     } else if (from->resident) {
         IS_TRY(is_variant_load(is, &e->p, item, facts_of(e), &variant, &to->segment, &n_bad));

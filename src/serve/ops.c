@@ -61,6 +61,9 @@ static void look_at_encoder(is_server *s)
     is_metric_set(s->metrics, IS_M_ENCODED, "first", NULL, (double)e.facts_encoded);
     is_metric_set(s->metrics, IS_M_ENCODED, "refine", NULL, (double)e.facts_refined);
     is_metric_set(s->metrics, IS_M_ENCODER_ERRORS, NULL, NULL, (double)e.n_errors);
+    is_metric_set(s->metrics, IS_M_DAMAGED, "queued", NULL, (double)e.damaged_queued);
+    is_metric_set(s->metrics, IS_M_DAMAGED, "resting", NULL, (double)e.damaged_resting);
+    is_metric_set(s->metrics, IS_M_DAMAGED, "disputed", NULL, (double)e.damaged_disputed);
 }
 
 static void look_at_items(is_server *s)

@@ -286,7 +286,7 @@ const call_case call_cases[] = {
 const size_t n_call_cases = sizeof call_cases / sizeof *call_cases;
 
 const char *const calls_cannot_fail[] = {
-    CALL(answer_free), CALL(error), CALL(fallback_name), CALL(fsck_free), CALL(hash), CALL(kv_close), CALL(kv_load_close),
+    CALL(answer_free), CALL(error), CALL(fallback_name), CALL(fsck_free), CALL(hash), CALL(kv_close), CALL(kv_forget), CALL(kv_load_close),
     CALL(list_free), CALL(notice), CALL(preview_free), CALL(segment_close), CALL(segment_planes), CALL(segment_token_ids), CALL(segment_tokens),
     CALL(status_meaning), CALL(status_name), CALL(ticket_free), CALL(ticket_text_free), CALL(usage_free),
     CALL(stop_loading), CALL(tokens_free), CALL(vectors_free), CALL(version), NULL,

@@ -212,7 +212,8 @@ static uint32_t local_hit(vllm_fake *f, const uint8_t salt[32], uint32_t n)
     return 0;
 }
 
-static void keep_books(vllm_fake *f, const inferscale_ticket *t, uint32_t local, uint32_t injected, const char *reason)
+static void keep_books(vllm_fake *f, const inferscale_ticket *t, uint32_t local, uint32_t injected, const char *reason,
+                       const inferscale_kv_part *bad)
 {
     uint32_t i = f->n_books++ % 64;
 
@@ -220,6 +221,8 @@ static void keep_books(vllm_fake *f, const inferscale_ticket *t, uint32_t local,
     f->books[i].local = local;
     f->books[i].injected = injected;
     snprintf(f->books[i].reason, sizeof f->books[i].reason, "%s", reason);
+    f->books[i].bad[0] = 0;
+    if (bad) is_hex(bad->name, 32, f->books[i].bad);
 }
 
 static fake_job *note_job(vllm_fake *f, const inferscale_ticket *t, uint32_t local)
@@ -239,7 +242,10 @@ static uint32_t ready(vllm_fake *f, const inferscale_ticket *t, const int32_t *p
     uint32_t local = mood == FAKE_EVICTED && t->op == INFERSCALE_TICKET_INJECT ? 0 : local_hit(f, t->salt, t->n_prompt), at = local;
     fake_job *j = note_job(f, t, local);
     const char *reason = mood != FAKE_LOAD_FAILS ? "" : f->load_reason ? f->load_reason : "torn";
+    const inferscale_kv_part *bad = NULL;
 
+    for (uint32_t i = 0; i < t->n_parts && !bad; i++)
+        if (*reason && t->parts[i].dir == 0) bad = &t->parts[i];
     for (uint32_t i = 0; i < t->n_parts && !*reason; i++) {
         const inferscale_kv_part *p = &t->parts[i];
         bool tail = p->dir == 1 && p->pos > 0;
@@ -257,13 +263,25 @@ static uint32_t ready(vllm_fake *f, const inferscale_ticket *t, const int32_t *p
     }
     if (at > t->n_prompt - 1) at = t->n_prompt - 1;
     j->injected = at - local;
-    keep_books(f, t, local, at - local, reason);
+    keep_books(f, t, local, at - local, reason, bad);
     return at;
 }
 
 static json_t *say(json_t *said)
 {
     return json_pack("{s:s, s:[], s:{s:o}}", "object", "text_completion", "choices", "kv_transfer_params", "inferscale", said);
+}
+
+/* Its sentence names a file, as one of the library's may. */
+static json_t *status_of(const vllm_fake *f, uint32_t i)
+{
+    json_t *said = json_pack("{s:i, s:i, s:s, s:s}", "injected", (int)f->books[i].injected, "local", (int)f->books[i].local, "why",
+                             f->books[i].reason[0] ? "cannot read /srv/home of ours/vault/ab/abcd.seg: it is torn" : "", "reason", f->books[i].reason);
+
+    if (f->books[i].bad[0])
+        json_object_set_new(said, "bad", json_pack("[{s:s, s:i, s:s}, {s:s}, s, {s:s, s:i}]", "name", f->books[i].bad, "where", 0, "reason",
+                                                   f->books[i].reason, "name", "zz", "nonsense", "name", f->books[i].bad, "where", 1));
+    return said;
 }
 
 static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inferscale_ticket *t, const int32_t *prompt)
@@ -285,8 +303,7 @@ static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inf
         f->seen.statuses++;
         for (uint32_t i = 0; i < 64; i++)
             if (memcmp(f->books[i].id, t->id, 16) == 0)
-                return send_json(c, 200, say(json_pack("{s:i, s:i, s:s, s:s}", "injected", (int)f->books[i].injected, "local", (int)f->books[i].local,
-                                                       "why", f->books[i].reason[0] ? "a segment is torn" : "", "reason", f->books[i].reason)));
+                return send_json(c, 200, say(status_of(f, i)));
         return send_json(c, 200, say(json_pack("{s:b, s:s}", "ok", 0, "reason", "missing")));
     case INFERSCALE_TICKET_CAPTURE: {
         uint32_t at = ready(f, t, prompt);

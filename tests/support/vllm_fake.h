@@ -76,7 +76,7 @@ typedef struct vllm_fake {
     void *daemon;
     char *cached[64];               /* salts that were seen: "SALT" */
     uint32_t n_cached;
-    struct { uint8_t id[16]; uint32_t injected, local; char reason[24]; } books[64];
+    struct { uint8_t id[16]; uint32_t injected, local; char reason[24], bad[65]; } books[64];
     uint32_t n_books;
     fake_job jobs[FAKE_JOBS];       /* the first ones; fake_forget_jobs begins anew */
     uint32_t n_jobs;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 
 static void mock_close(void *impl)
@@ -19,6 +20,7 @@ static void mock_close(void *impl)
     is_free(m->revoked);
     is_free(m->kept);
     is_free(m->captured);
+    is_free(m->vault);
     is_rope_free(m->rope);
     is_geometry_free(m->geometry);
     is_free(m);
@@ -55,6 +57,11 @@ static is_status mock_open(const is_engine_opts *opts, void **impl)
     if (!m->opt.n_ctx) m->opt.n_ctx = opts->n_ctx ? opts->n_ctx : 8192;
     if (m->opt.n_ctx > (1u << 20)) {
         st = is_fail(INFERSCALE_E_INVALID, "mock: a context of %u tokens is too large; use at most %u", m->opt.n_ctx, 1u << 20);
+        goto fail;
+    }
+    m->vault = opts->home ? is_path_join(opts->home, "vault") : NULL;
+    if (opts->home && !m->vault) {
+        st = is_fail(INFERSCALE_E_NOMEM, "mock: no memory for the vault's name; free some and try again");
         goto fail;
     }
     m->seed = mock_mix(0x6d6f636b, m->opt.id);

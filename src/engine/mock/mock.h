@@ -25,11 +25,13 @@
  *   slow-inject=MS      each injected part takes that long; cancel is polled meanwhile
  *   witness=FILE        every call that computes or samples is written there: when, in which run, on which text (mock_witness.c)
  *   remote              as an engine that computes elsewhere (engine.h): no steps, captures without position, rows in bf16, no prefix
- *                       that is kept, late tidings. Only then:
+ *                       that is kept, late tidings; rows of bare segments are read from HOME/vault, and what cannot be read is computed
+ *                       and told as bad. Only then:
  *   late=CODE           stored parts are computed after all, which is told for this reason only when the answer is over
  *   late-from=N         ... from the Nth stored part of a run on (1 = all, the default)
  *   pending=N           the first N revocations are not confirmed
  *   down                its server is not up: what computes is E_ENGINE
+ *   blind               its server sees no folder: no stored segment is there
  *   steps=FILE          a line for every step: of each lane "RUN:TOKENS", runs counted as they began, "+" behind what is done then */
 #ifndef IS_ENGINE_MOCK_MOCK_H
 #define IS_ENGINE_MOCK_MOCK_H
@@ -50,7 +52,7 @@ enum {
 enum { MOCK_TOKENIZE, MOCK_CAPTURE, MOCK_START, MOCK_EXTEND, MOCK_SAMPLE, MOCK_FEED, MOCK_EMBED, MOCK_CALLS };
 
 typedef struct mock_opts {
-    bool noinject, nochat, lenient, garble, remote, down;
+    bool noinject, nochat, lenient, garble, remote, down, blind;
     uint32_t slow_ms, slow_inject_ms, load_ms, n_ctx, id, dim, most;
     uint32_t fail_at[MOCK_CALLS], calls[MOCK_CALLS];
     uint32_t late_from, n_pending;
@@ -66,6 +68,7 @@ typedef struct mock {
     is_chat_format chat;
     uint8_t fingerprint[IS_HASH_BYTES];
     uint64_t seed;
+    char *vault;             /* where segments are; NULL = no home was given */
     int32_t *kept;           /* the exact prefix kept from the last run: only leading COMPUTED parts ever enter it */
     uint32_t n_kept;
     int32_t *captured;       /* computed tokens that the last capture left, and where they began: they are not run again */
@@ -76,6 +79,7 @@ typedef struct mock {
     is_realm *revoked;       /* [n_revoked] */
     size_t n_revoked;
     uint64_t n_injected, n_late, n_refused;
+    char late_why[24];       /* of the last that was late */
 } mock;
 
 /* mock_opts.c */
@@ -116,6 +120,7 @@ is_status mock_check_segment(const mock *m, const is_segment *s, const int32_t *
 
 /* mock_capture.c */
 is_status mock_capture(void *impl, is_capture *c, size_t n);
+is_status mock_capture_here(mock *m, is_capture *c, size_t n); /* all stored contexts have their rows */
 
 /* mock_run.c */
 is_status mock_begin(void *impl, const is_plan *plan, const is_run_opts *opts, is_run **run);
@@ -149,8 +154,10 @@ void mock_rest(void *impl, is_run *run);
 size_t mock_upstreams(void *impl, is_upstream *out, size_t most);
 /* Nothing of this realm may be used any more. */
 bool mock_is_revoked(mock *m, const is_realm *realm);
-/* The run's next stored part is to be computed after all; why is noted, to be told when the answer is over. */
-bool mock_refuses_part(is_run *r);
+/* The rows of the run's next stored part; NULL: it is to be computed after all, and why is noted, to be told when the answer is over. */
+is_status mock_take_part(is_run *r, is_segment **rows);
+/* Rows of the stored contexts come from the vault; a context of which some cannot be read is computed. */
+is_status mock_capture_elsewhere(mock *m, is_capture *c, size_t n);
 
 /* mock_sample.c */
 is_status mock_sampling_take(is_run *r, const is_sampling *how);  /* E_UNSUPPORTED (a grammar), E_INVALID */
@@ -177,6 +184,7 @@ struct is_run {
     is_realm realm;
     uint32_t n_stored, n_refused, first_refused; /* of the call: parts met, tokens of those computed after all, where they began */
     char reason[24];                 /* why; "" = none was */
+    is_run_stats found;              /* its bad ones */
     bool over;                       /* the answer ended: what was late is told */
     mock_before before;              /* as it was when the call began */
     is_run_stats stats;

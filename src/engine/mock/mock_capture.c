@@ -26,6 +26,7 @@ static is_status check_capture(const mock *m, const is_capture *c, uint32_t pos0
     IS_TRY(mock_check_tokens(c->span, c->n_span, "the span"));
     for (uint32_t i = 0; i < c->n_stored; i++) {
         if (!c->stored || !c->stored[i]) return is_fail(INFERSCALE_E_INVALID, "stored context %u has no segment; compute it", i);
+        if (!is_segment_has_rows(c->stored[i])) return is_fail(INFERSCALE_E_INVALID, "stored context %u has no rows; read the whole of it", i);
         stored += is_segment_info(c->stored[i])->n_tokens;
     }
     if (stored > c->n_context)
@@ -134,14 +135,11 @@ static is_status keep_captured(mock *m, const is_capture *c, uint32_t n)
     return INFERSCALE_OK;
 }
 
-is_status mock_capture(void *impl, is_capture *c, size_t n)
+is_status mock_capture_here(mock *m, is_capture *c, size_t n)
 {
-    mock *m = impl;
     uint64_t sum = 0;
     uint32_t shared, kept;
 
-    for (size_t i = 0; i < n; i++) c[i].n_computed = c[i].n_injected = 0;
-    IS_TRY(mock_call(&m->opt, MOCK_CAPTURE));
     if (m->opt.remote && m->opt.down) return is_fail(INFERSCALE_E_ENGINE, "mock: its server is not up; drop `down` to go on");
     if (n && mock_is_revoked(m, c[0].realm)) return is_fail(INFERSCALE_E_STALE, "mock: this memory was changed or forgotten; read it again");
     if (m->opt.noinject) return is_fail(INFERSCALE_E_UNSUPPORTED, "the mock was told not to inject; serve the facts as text");
@@ -154,4 +152,13 @@ is_status mock_capture(void *impl, is_capture *c, size_t n)
     IS_TRY(keep_captured(m, c, n == 1 && !c->n_stored ? c->n_context + c->n_span : shared));
     for (size_t i = 0; i < n; i++) c[i].n_computed = n_own(&c[i]) + c[i].n_span - (i ? shared : kept);
     return INFERSCALE_OK;
+}
+
+is_status mock_capture(void *impl, is_capture *c, size_t n)
+{
+    mock *m = impl;
+
+    for (size_t i = 0; i < n; i++) c[i].n_computed = c[i].n_injected = 0;
+    IS_TRY(mock_call(&m->opt, MOCK_CAPTURE));
+    return m->opt.remote ? mock_capture_elsewhere(m, c, n) : mock_capture_here(m, c, n);
 }

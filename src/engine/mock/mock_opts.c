@@ -27,6 +27,7 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
     else if (word_is(p, len, "garble")) o->garble = true;
     else if (word_is(p, len, "remote")) o->remote = true;
     else if (word_is(p, len, "down")) o->down = true;
+    else if (word_is(p, len, "blind")) o->blind = true;
     else if (word_is(p, len, "pending")) o->n_pending = value;
     else if (word_is(p, len, "late-from")) o->late_from = value;
     else if (word_is(p, len, "late") && eq && n - len <= sizeof o->late) {

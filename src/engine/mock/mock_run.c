@@ -73,6 +73,8 @@ static is_status check_segment(const mock *m, const is_part *part)
 {
     if (m->opt.noinject) return is_fail(INFERSCALE_E_UNSUPPORTED, "the mock was told not to inject; run the text twin");
     if (!part->segment) return is_fail(INFERSCALE_E_INVALID, "a stored part has no segment; compute it as text");
+    if (!is_segment_has_rows(part->segment) && !(m->opt.remote && m->vault))
+        return is_fail(INFERSCALE_E_INVALID, "a stored part's segment has no rows; read the whole of it");
     return mock_check_segment(m, part->segment, part->tokens, part->n_tokens);
 }
 
@@ -95,19 +97,19 @@ static is_status check_row(is_run *r, const is_segment *s, uint32_t p, uint32_t 
                    "composed rows are wrong at position %u, plane %u (by %.4g): composition is broken; report it", pos, p, off);
 }
 
-static is_status inject_part(is_run *r, const is_part *part, is_run_stats *stats)
+static is_status inject_part(is_run *r, const is_part *part, const is_segment *rows, is_run_stats *stats)
 {
-    const uint32_t n_passes = mock_passes(part->segment);
+    const uint32_t n_passes = mock_passes(rows);
     double t0 = is_now_ms();
 
     for (uint32_t p = 0; p < MOCK_PLANES; p++)
-        IS_TRY(is_compose_rows(part->segment, r->m->rope, p, 0, part->n_tokens, 0, MOCK_HEADS, r->n, IS_CODEC_F16,
+        IS_TRY(is_compose_rows(rows, r->m->rope, p, 0, part->n_tokens, 0, MOCK_HEADS, r->n, IS_CODEC_F16,
                                r->rows[p] + (size_t)r->n * MOCK_WIDTH, MOCK_WIDTH, MOCK_HEAD_DIM));
     stats->compose_ms += is_now_ms() - t0;
     t0 = is_now_ms();
     if (r->m->opt.garble) r->rows[0][(size_t)r->n * MOCK_WIDTH] ^= 0x4000;
     for (uint32_t p = 0; p < MOCK_PLANES; p++)
-        for (uint32_t t = 0; t < part->n_tokens; t++) IS_TRY(check_row(r, part->segment, p, t));
+        for (uint32_t t = 0; t < part->n_tokens; t++) IS_TRY(check_row(r, rows, p, t));
     r->n_foreign += n_passes == 0;
     for (uint32_t t = 0; t < part->n_tokens; t++) see_token(r, part->tokens[t], n_passes);
     stats->inject_ms += is_now_ms() - t0;
@@ -256,6 +258,7 @@ static is_status take_plan(is_run *r, const is_plan *plan, const is_run_opts *o)
     r->has_realm = o->realm != NULL;
     r->n_stored = r->n_refused = 0;
     r->reason[0] = 0;
+    r->found.n_bad = 0;
     r->over = false;
     memset(&r->stats, 0, sizeof r->stats);
     r->stats.tokens_resident = r->n;
@@ -351,12 +354,18 @@ static is_status provide_stored(is_run *r)
     r->fresh = false;
     for (; plan && plan->parts[r->part].source != IS_SRC_COMPUTED; r->part++) {
         if (plan->parts[r->part].source == IS_SRC_RESIDENT) continue;
-        if (r->m->opt.remote && mock_refuses_part(r)) {
+        is_segment *rows;
+        is_status st;
+
+        IS_TRY(mock_take_part(r, &rows));
+        if (!rows) {
             compute_part(r, &plan->parts[r->part]);
             continue;
         }
-        IS_TRY(mock_inject_time(&r->m->opt, r->cancel, r->stop));
-        IS_TRY(inject_part(r, &plan->parts[r->part], &r->stats));
+        st = mock_inject_time(&r->m->opt, r->cancel, r->stop);
+        if (st == INFERSCALE_OK) st = inject_part(r, &plan->parts[r->part], rows, &r->stats);
+        is_segment_unref(rows);
+        if (st != INFERSCALE_OK) return st;
     }
     return INFERSCALE_OK;
 }
@@ -451,6 +460,8 @@ void mock_stats(void *impl, is_run *run, is_run_stats *out)
     out->tokens_injected -= run->n_refused;
     out->tokens_resident = run->first_refused - out->tokens_injected; /* the header is as good as cached */
     snprintf(out->reason, sizeof out->reason, "%s", run->reason);
+    out->n_bad = run->found.n_bad;
+    memcpy(out->bad, run->found.bad, sizeof out->bad);
     snprintf(out->why, sizeof out->why, "the mock computed %u stored tokens after all (%s)", run->n_refused, run->reason);
 }
 

@@ -156,7 +156,7 @@ static is_status send_job(vllm *e, vllm_line *l, job *j)
 }
 
 /* What the answer says of a capture that was made. */
-static is_status read_answer(job *j, const json_t *answer)
+static is_status read_answer(vllm *e, job *j, const json_t *answer)
 {
     const json_t *usage = json_object_get(answer, "usage"),
         *cached = json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens");
@@ -169,6 +169,7 @@ static is_status read_answer(job *j, const json_t *answer)
     char why[160];
 
     IS_TRY(vllm_ticket_answer(answer, &said, NULL));
+    vllm_bad_take(e, said, NULL); /* of the vault's the next question hears */
     good = json_is_true(json_object_get(said, "ok"));
     text = json_string_value(json_object_get(said, "why"));
     snprintf(why, sizeof why, "%s", text && *text ? text : "it does not say why");
@@ -219,7 +220,7 @@ static is_status end_job(vllm *e, job *j)
         const is_buf *b = vllm_call_body(j->call);
 
         answer = json_loadb(b->len ? (const char *)b->data : "", b->len, 0, NULL);
-        st = answer ? read_answer(j, answer) : is_fail(INFERSCALE_E_ENGINE, "%s does not answer in JSON", vllm_call_url(j->call));
+        st = answer ? read_answer(e, j, answer) : is_fail(INFERSCALE_E_ENGINE, "%s does not answer in JSON", vllm_call_url(j->call));
         blamed = st != INFERSCALE_E_DENIED;
     }
     json_decref(answer);

@@ -3,7 +3,9 @@
  * vLLM takes rows from outside only right behind its own prefix, which for a prompt that is new to it is nothing. So what stands before the
  * first stored fact is captured once, kept as a segment and injected with the facts; its rows are exact. Those of a client's own words
  * are kept under the client's tag, go with its epoch, and are not kept beyond this process; those of a profile are nobody's and stay.
- * Rows of one run's own (tail.c) are no header's and no exact ones: they have random names, and that run alone knows them. */
+ * Rows of one run's own (tail.c) are no header's and no exact ones: they have random names, and that run alone knows them.
+ *
+ * What is this process's own has its mark in the name (spool.c): another process that opens the store sees that it lives, and leaves it. */
 #include "engine/vllm/internal.h"
 
 #include <string.h>
@@ -11,7 +13,7 @@
 #include "base/file.h"
 #include "kv/vault.h"
 
-enum { HEADS = 4096 };
+enum { HEADS = 4096, DOUBT_MS = 10000 };
 
 typedef enum head_state { HEAD_NONE, HEAD_SEEN, HEAD_MAKING, HEAD_THERE } head_state;
 
@@ -20,6 +22,7 @@ typedef struct head {
     head_state state;
     bool doomed;                    /* its epoch went while it was made */
     uint64_t used;
+    double doubted_ms;              /* when its file was looked at last, because a server could not use it */
 } head;
 
 struct vllm_heads {
@@ -48,6 +51,7 @@ static is_status name_of(vllm *e, const uint8_t *tag, const uint8_t *fingerprint
     is_hash_field(h, fingerprint, IS_HASH_BYTES);
     is_hash_field(h, tokens, n * sizeof *tokens);
     is_hash_end(h, out);
+    if (memcmp(tag, nobody, IS_HASH_BYTES) != 0) vllm_spool_sign(e, out);
     return INFERSCALE_OK;
 }
 
@@ -64,7 +68,7 @@ static is_status look_at_file(void *ctx, const char *name, bool is_dir)
     bool keep = false;
 
     if (!path) return vllm_no_memory();
-    if (!is_dir && is_segment_read(is_fs_default(), path, &s) == INFERSCALE_OK) {
+    if (!is_dir && is_segment_read_bare(is_fs_default(), path, &s) == INFERSCALE_OK) {
         const is_segment_desc *d = is_segment_info(s);
 
         keep = vllm_spool_lives(w->e, d->name) ||
@@ -261,6 +265,32 @@ void vllm_heads_disown(vllm *e, const uint8_t name[IS_HASH_BYTES])
         }
     pthread_mutex_unlock(&h->lock);
     if (is_vault_remove(h->vault, name) != INFERSCALE_OK) is_log(IS_LOG_WARN, "rows of a turn that is over stay for now: %s", is_error());
+}
+
+/* Is it to be looked at? Of what is not in the table nothing is known here. */
+static bool may_doubt(vllm_heads *h, const uint8_t *name)
+{
+    bool may = false;
+
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t i = 0; i < h->n; i++) {
+        head *x = &h->table[i];
+
+        if (x->state != HEAD_THERE || memcmp(x->name, name, IS_HASH_BYTES) != 0) continue;
+        may = !x->doubted_ms || is_now_ms() - x->doubted_ms >= DOUBT_MS;
+        if (may) x->doubted_ms = is_now_ms();
+    }
+    pthread_mutex_unlock(&h->lock);
+    return may;
+}
+
+void vllm_heads_doubt(vllm *e, const uint8_t name[IS_HASH_BYTES])
+{
+    vllm_heads *h = e->heads;
+
+    if (!may_doubt(h, name) || is_vault_doubt(h->vault, name) != INFERSCALE_E_NOTFOUND) return;
+    is_log(IS_LOG_WARN, "the rows of a prompt's header are missing or damaged; they are captured anew");
+    if (is_vault_remove(h->vault, name) != INFERSCALE_OK) is_log(IS_LOG_WARN, "damaged rows of a header stay for now: %s", is_error());
 }
 
 void vllm_heads_forget(vllm_heads *h, const uint8_t *tag)

@@ -239,6 +239,8 @@ is_status vllm_heads_get(vllm *e, const is_realm *realm, const int32_t *tokens, 
  * they are never taken for a header's. They go with disown, with their epoch, with this process; a dead one's at the next open. */
 is_status vllm_heads_own(vllm *e, is_capture *c, vllm_rows_how *how, uint8_t name[IS_HASH_BYTES]);
 void vllm_heads_disown(vllm *e, const uint8_t name[IS_HASH_BYTES]);
+/* A server could not use these rows: where their file is damaged it goes, and is captured anew when it is wanted. */
+void vllm_heads_doubt(vllm *e, const uint8_t name[IS_HASH_BYTES]);
 /* Rows of this tag that were made under a lower epoch are overwritten and removed. */
 void vllm_heads_forget(vllm_heads *h, const uint8_t *tag);
 
@@ -254,6 +256,7 @@ void vllm_spool_close(vllm *e);
 void vllm_spool_id(vllm *e, uint8_t id[16]);
 /* The same for names: they begin with the process's mark. Does the process of such a name live? */
 void vllm_spool_name(vllm *e, uint8_t name[IS_HASH_BYTES]);
+void vllm_spool_sign(vllm *e, uint8_t name[IS_HASH_BYTES]); /* a name that is there gets the mark */
 bool vllm_spool_lives(vllm *e, const uint8_t name[IS_HASH_BYTES]);
 /* The rows of a capture from all its files: rows[plane] = [n_span][n_heads][head_dim]. The files are gone afterwards in any case. */
 is_status vllm_spool_take(vllm *e, const uint8_t id[16], const int32_t *span, uint32_t n_span, float **rows);
@@ -306,6 +309,10 @@ size_t vllm_upstreams(void *impl, is_upstream *out, size_t most);
 /* An answer of this server is over: rows that were injected, and why others were not ("" = all were). */
 void vllm_upstream_injected(vllm *e, uint32_t i, uint64_t tokens, const char *reason);
 void vllm_upstream_retried(vllm *e, uint32_t i);    /* another one answers instead */
+/* Segments that a server says it could not use (bad.c): those under heads are looked at here, those of the vault go to *out, whoever hears it. */
+void vllm_bad_take(vllm *e, const json_t *said, is_run_stats *out);
+/* What our clients are told of a reason code: the server's own sentence is for the log, it may name files. */
+const char *vllm_reason_says(const char *code);
 
 extern const is_engine_vtable is_vllm_engine;
 

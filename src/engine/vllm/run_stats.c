@@ -160,6 +160,15 @@ static void fell_short(is_run *r, uint32_t n_ready)
     if (r->n_before == 0 && strcmp(r->stats.reason, "gap") != 0) vllm_attempt_raise(r->e, r->key);
 }
 
+/* The connector's own sentence was for the log: it may name files. Clients are told ours. */
+static void speak(is_run *r, const json_t *said)
+{
+    char theirs[sizeof r->stats.why];
+
+    get_text(said, "why", theirs, sizeof theirs);
+    if (theirs[0] && strcmp(theirs, r->stats.why) == 0) snprintf(r->stats.why, sizeof r->stats.why, "%s", vllm_reason_says(r->stats.reason));
+}
+
 /* The connector's word on a request whose rows did not come in. One whose signature it did not know it cannot remember: that is so where the
  * secret has changed since. */
 static void take_reason(is_run *r, const json_t *said)
@@ -197,7 +206,9 @@ static void by_status(is_run *r, uint32_t n_ready, bool known)
     if (n_ready < r->n_planned) {
         take_reason(r, said);
         fell_short(r, n_ready);
+        speak(r, said);
     }
+    vllm_bad_take(r->e, said, &r->stats);
     head = heads_within(r, local, local + injected);
     set(r, n_ready, injected > head ? injected - head : 0);
     json_decref(said);

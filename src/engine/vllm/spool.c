@@ -190,6 +190,11 @@ void vllm_spool_name(vllm *e, uint8_t name[IS_HASH_BYTES])
     memcpy(name, e->spool->mark, MARK);
 }
 
+void vllm_spool_sign(vllm *e, uint8_t name[IS_HASH_BYTES])
+{
+    memcpy(name, e->spool->mark, MARK);
+}
+
 bool vllm_spool_lives(vllm *e, const uint8_t name[IS_HASH_BYTES])
 {
     char hex[MARK_HEX + 1];
