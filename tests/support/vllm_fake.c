@@ -223,6 +223,7 @@ static void keep_books(vllm_fake *f, const inferscale_ticket *t, uint32_t local,
     snprintf(f->books[i].reason, sizeof f->books[i].reason, "%s", reason);
     f->books[i].bad[0] = 0;
     if (bad) is_hex(bad->name, 32, f->books[i].bad);
+    f->books[i].where = bad ? (int)bad->dir : 0;
 }
 
 static fake_job *note_job(vllm_fake *f, const inferscale_ticket *t, uint32_t local)
@@ -241,11 +242,11 @@ static uint32_t ready(vllm_fake *f, const inferscale_ticket *t, const int32_t *p
     fake_mood mood = mood_of(f);
     uint32_t local = mood == FAKE_EVICTED && t->op == INFERSCALE_TICKET_INJECT ? 0 : local_hit(f, t->salt, t->n_prompt), at = local;
     fake_job *j = note_job(f, t, local);
-    const char *reason = mood != FAKE_LOAD_FAILS ? "" : f->load_reason ? f->load_reason : "torn";
+    const char *reason = mood == FAKE_HEAD_FAILS ? "torn" : mood != FAKE_LOAD_FAILS ? "" : f->load_reason ? f->load_reason : "torn";
     const inferscale_kv_part *bad = NULL;
 
     for (uint32_t i = 0; i < t->n_parts && !bad; i++)
-        if (*reason && t->parts[i].dir == 0) bad = &t->parts[i];
+        if (*reason && t->parts[i].dir == (mood == FAKE_HEAD_FAILS)) bad = &t->parts[i];
     for (uint32_t i = 0; i < t->n_parts && !*reason; i++) {
         const inferscale_kv_part *p = &t->parts[i];
         bool tail = p->dir == 1 && p->pos > 0;
@@ -279,8 +280,8 @@ static json_t *status_of(const vllm_fake *f, uint32_t i)
                              f->books[i].reason[0] ? "cannot read /srv/home of ours/vault/ab/abcd.seg: it is torn" : "", "reason", f->books[i].reason);
 
     if (f->books[i].bad[0])
-        json_object_set_new(said, "bad", json_pack("[{s:s, s:i, s:s}, {s:s}, s, {s:s, s:i}]", "name", f->books[i].bad, "where", 0, "reason",
-                                                   f->books[i].reason, "name", "zz", "nonsense", "name", f->books[i].bad, "where", 1));
+        json_object_set_new(said, "bad", json_pack("[{s:s, s:i, s:s}, {s:s}, s]", "name", f->books[i].bad, "where", f->books[i].where,
+                                                   "reason", f->books[i].reason, "name", "zz", "nonsense"));
     return said;
 }
 

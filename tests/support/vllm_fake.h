@@ -22,7 +22,8 @@ typedef enum fake_mood {
     /* of completions that stream */
     FAKE_500, FAKE_429, FAKE_400, FAKE_TORN_FIRST, FAKE_TORN_MID, FAKE_WRONG_ID, FAKE_HANG, FAKE_HANG_MID, FAKE_NOT_JSON, FAKE_ENDLESS, FAKE_ERROR_EVENT,
     FAKE_ABORTED, FAKE_NO_END_TOKEN, FAKE_TWO_CHOICES, FAKE_BEHIND_THE_END, FAKE_FEW_LOGPROBS, FAKE_DEEP, FAKE_EMPTY, FAKE_REDIRECT,
-    FAKE_LOAD_FAILS,                /* stored parts are computed: reason torn */
+    FAKE_LOAD_FAILS,                /* stored parts are computed: reason torn, the first of the vault's is said to be bad */
+    FAKE_HEAD_FAILS,                /* the same, and it is the first under heads */
     FAKE_EVICTED,                   /* no block of the salt is left */
     FAKE_NO_USAGE,                  /* no prompt_tokens_details */
     /* of tickets */
@@ -76,7 +77,7 @@ typedef struct vllm_fake {
     void *daemon;
     char *cached[64];               /* salts that were seen: "SALT" */
     uint32_t n_cached;
-    struct { uint8_t id[16]; uint32_t injected, local; char reason[24], bad[65]; } books[64];
+    struct { uint8_t id[16]; uint32_t injected, local; char reason[24], bad[65]; int where; } books[64];
     uint32_t n_books;
     fake_job jobs[FAKE_JOBS];       /* the first ones; fake_forget_jobs begins anew */
     uint32_t n_jobs;
