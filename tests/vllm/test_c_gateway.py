@@ -15,12 +15,15 @@ TOLERANCE = 0.02  # log-probabilities in fp32; rows of a plan's first fact behin
 
 
 class Pair:
-    def __init__(self, folder, model):
-        self.home, self.folder = str(folder / "gateway"), folder
+    """A vLLM with the connector and a gateway before it, on a home of their own. arguments: vLLM's."""
+
+    def __init__(self, folder, model, *arguments, home="gateway"):
+        self.home, self.folder = str(folder / home), folder
         os.makedirs(self.home, 0o700)
         config = {"kv_connector": "InferScaleConnector", "kv_connector_module_path": "inferscale_vllm.connector", "kv_role": "kv_both",
                   "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"home": self.home}}
-        self.vllm = process.vllm(model, folder, "--dtype", "float32", "--served-model-name", "theirs", "--kv-transfer-config", json.dumps(config))
+        self.vllm = process.vllm(model, folder, "--dtype", "float32", "--served-model-name", "theirs", "--kv-transfer-config", json.dumps(config),
+                                 *arguments)
         self.tap = Tap(self.vllm.url)
         self.port = ground.free_port()
         self.start()
@@ -47,7 +50,7 @@ class Pair:
             time.sleep(0.3)
         raise AssertionError("the encoder did not come to an end: %r\n%s" % (e, self.gateway.log()))
 
-    def ask(self, user, question, mode="kv", k=1, **more):
+    def ask(self, user, question, mode="kv", k=1, **more):  # more: other fields, or these otherwise
         return self.call("POST", "/v1/chat/completions", dict({"messages": [{"role": "user", "content": question}], "temperature": 0,
                          "max_tokens": 12, "memory": {"user_id": user, "mode": mode, "k": k}}, **more))
 
@@ -59,13 +62,18 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(folder, smollm2):
-    made = Pair(folder, smollm2)
+    made = Pair(folder, smollm2, "--block-size", "32")  # small enough that later turns have facts worth a block's rest
     yield made
     made.stop()
 
 
 def chances(answer):
     return [{t["token"]: t["logprob"] for t in step["top_logprobs"]} for step in answer["choices"][0]["logprobs"]["content"]]
+
+
+def far(a, b):
+    """How far two answers' chances are apart, of the tokens that both have."""
+    return max(abs(x[t] - y[t]) for x, y in zip(chances(a), chances(b)) for t in x if t in y and math.isfinite(x[t]))
 
 
 def test_it_serves_the_upstream_s_model(pair):
@@ -86,9 +94,6 @@ def test_injected_memory_answers_as_its_text_twin(pair):
     assert kv["memory"]["tokens"]["injected"] + kv["memory"]["tokens"]["resident"] >= kv["memory"]["facts"][0]["tokens"]
     assert text["memory"]["tokens"]["injected"] == 0
     assert kv["choices"][0]["message"]["content"] == text["choices"][0]["message"]["content"]
-
-    def far(a, b):
-        return max(abs(x[t] - y[t]) for x, y in zip(chances(a), chances(b)) for t in x if t in y and math.isfinite(x[t]))
     assert far(kv, text) <= TOLERANCE
     assert chances(kv)[0] != chances(none)[0]  # or nothing above would mean anything
     assert pair.call("GET", "/inferscale/info")["upstreams"][0]["tokens_injected"] > 0
@@ -187,6 +192,57 @@ def test_the_gateway_is_killed_mid_stream(pair):
     metrics = Client(pair.vllm.url).get("/metrics")
     running = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
     assert running and all(float(line.split()[-1]) == 0 for line in running), running  # the dead gateway's answer was called off
+
+
+TOLD = ["Anna is allergic to peanuts and to hazelnuts.", "Anna bakes bread on every Sunday morning.", "Bert sails a blue boat called Marie.",
+        "Bert moors his boat in the harbour of Ostend.", "Carla plays the cello in an orchestra in Ghent.", "Carla's cello was made in 1790 in Cremona."]
+ASKED = ["What is Anna allergic to?", "Which boat does Bert sail?", "Which instrument does Carla play?", "Where does Bert moor his boat?"]
+
+
+class Talk:
+    """A conversation of one owner, whose client sends all of its messages each time."""
+
+    def __init__(self, pair, user):
+        self.pair, self.user, self.messages = pair, user, []
+        pair.remember(user, *TOLD)
+
+    def turn(self, question, mode="kv", keep=True):
+        asked = [*self.messages, {"role": "user", "content": question}]
+        said = self.pair.ask(self.user, None, mode, k=2, messages=asked, max_tokens=10, logprobs=True, top_logprobs=5,
+                             memory={"user_id": self.user, "mode": mode, "k": 2, "return_text": True})
+        if keep:
+            self.messages = [*asked, {"role": "assistant", "content": said["choices"][0]["message"]["content"]}]
+        return said
+
+    @staticmethod
+    def facts(said):
+        return [f["text"] for f in said["memory"]["facts"]]
+
+
+def test_turns_go_on_after_the_gateway_was_killed(pair):
+    """Two owners are told the same and ask the same; before the fourth turn of the one the gateway is killed. Where the facts of the earlier turns stand is
+    in the bank, so the prompt is the same, and so is the answer."""
+    stays, killed = Talk(pair, "stays"), Talk(pair, "killed")
+    for question in ASKED[:3]:
+        a, b = stays.turn(question), killed.turn(question)
+        assert a["memory"]["fallback"] == b["memory"]["fallback"] == "" and a["memory"]["mode"] == b["memory"]["mode"] == "kv", (a, b)
+        assert far(a, b) <= TOLERANCE
+    expected = stays.turn(ASKED[3], keep=False)
+    before = killed.turn(ASKED[3], keep=False)
+    pair.gateway.kill()
+    pair.start()
+    got, text = killed.turn(ASKED[3], keep=False), killed.turn(ASKED[3], "text", keep=False)
+    for said in (before, got, text):  # the same facts in the same places, so the same prompt; the text twin too
+        assert Talk.facts(said) == Talk.facts(expected) and len(Talk.facts(said)) == 6
+        assert said["memory"]["tokens"]["prompt"] == expected["memory"]["tokens"]["prompt"]
+        assert said["memory"]["placed"] == {"kept": 3, "new": 1, "lost": 0}, said["memory"]
+    tokens = got["memory"]["tokens"]
+    assert got["memory"]["mode"] == "kv" and got["memory"]["fallback"] == "" and {f["source"] for f in got["memory"]["facts"]} == {"stored"}, got["memory"]
+    assert tokens["injected"] > 0 and tokens["injected"] + tokens["resident"] + tokens["computed"] == tokens["prompt"], tokens
+    assert text["memory"]["tokens"]["computed"] == text["memory"]["tokens"]["prompt"]
+    assert got["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
+    assert all("in the harbour" in said["choices"][0]["message"]["content"] for said in (got, text))
+    assert far(expected, got) <= TOLERANCE
 
 
 def test_vllm_is_gone_and_comes_back(pair):
