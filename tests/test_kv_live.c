@@ -539,12 +539,72 @@ static void test_threads(void **state)
     close_live(&l);
 }
 
+/* ---- Forgetting ----------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t n_read;
+
+static is_status count_pread(const is_fs *fs, is_file *f, void *p, size_t n, uint64_t offset)
+{
+    (void)fs;
+    n_read += n;
+    return is_fs_posix()->pread(is_fs_posix(), f, p, n, offset);
+}
+
+/* Bytes that loading and checking a whole segment reads. */
+static uint64_t cost(live *l, const stored *s)
+{
+    inferscale_kv_part p = part_of(s, 0, s->n, 0);
+    inferscale_kv_load *load;
+
+    n_read = 0;
+    OK(inferscale_kv_load_open(l->kv, &p, 1, 0, l->g->n_planes, 0, l->g->planes[0].n_heads, &load, NULL));
+    inferscale_kv_load_close(load);
+    OK(inferscale_kv_check(l->kv, &p, s->tokens, s->n));
+    return n_read;
+}
+
+/* Nothing of it is in memory, whatever was read of it; the others are; an open load goes on, right to its end. */
+static void test_forgotten_is_out_of_memory(void **state)
+{
+    uint64_t seed = kv_seed();
+    is_fs counting = *is_fs_posix();
+    inferscale_kv_load *held;
+    inferscale_kv_part part;
+    is_segment_cut whole;
+    stored s[3], *of;
+    live l;
+
+    (void)state;
+    counting.pread = count_pread;
+    is_fs_set_default(&counting);
+    open_live(&l, kv_random_geometry(&seed), 0, 0, &seed);
+    is_fs_set_default(NULL);
+    for (int i = 0; i < 3; i++) put(&s[i], &l, &seed);
+    for (int i = 0; i < 3; i++) assert_true(cost(&l, &s[i]) > 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(cost(&l, &s[i]), 0);
+    part = part_of(&s[1], 0, s[1].n, 5);
+    whole = (is_segment_cut){ 0, l.g->n_planes, 0, l.g->planes[0].n_heads };
+    OK(inferscale_kv_load_open(l.kv, &part, 1, 0, whole.plane_end, 0, whole.head_end, &held, NULL));
+    inferscale_kv_forget(l.kv, &s[1].name, 1);
+    inferscale_kv_forget(l.kv, NULL, 0);
+    inferscale_kv_forget(NULL, &s[1].name, 1);
+    of = &s[1];
+    check_load(&l, held, &part, &of, 1, &whole, l.type);
+    inferscale_kv_load_close(held);
+    assert_int_equal(cost(&l, &s[0]) + cost(&l, &s[2]), 0);
+    assert_true(cost(&l, &s[1]) > 0);
+    assert_int_equal(cost(&l, &s[1]), 0);
+    for (int i = 0; i < 3; i++) drop(&s[i], &l);
+    close_live(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loads_as_the_oracle_says), cmocka_unit_test(test_match_finds_the_arithmetic),
         cmocka_unit_test(test_check_and_refusals),       cmocka_unit_test(test_open_refuses),
         cmocka_unit_test(test_write),                    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_forgotten_is_out_of_memory),
     };
     int failed;
 
