@@ -1,5 +1,6 @@
 """Several workers: each loads and captures its own heads, in a process of its own. What one worker captured, two inject, with the answers of their
 own prefill."""
+import pytest
 from memory import ask, difference, engine, part, prompt
 
 
@@ -29,3 +30,9 @@ def test_two_workers_inject_what_one_captured(dummy, folder):
         files = sorted(p.name for p in (other.home / "vllm/spool").iterdir())
         assert answer.said["ok"] and difference(plain, answer) == 0
         assert files == [ticket.id.hex() + end for end in (".0.0", ".0.1")]
+
+
+@pytest.mark.skip(reason="vLLM 0.32.0's eager runner for the CPU ends its second pipeline stage at the first request: "
+                         "`assert self.intermediate_tensors is not None` (it makes that buffer while it warms up, which it leaves out when eager)")
+def test_two_pipeline_stages():
+    """What can be shown without: the gateway merges files of workers of several stages in C (tests/test_vllm_capture.c, test_segment_part.c)."""
