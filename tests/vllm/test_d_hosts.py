@@ -16,11 +16,20 @@ from inferscale_vllm import cache, gateway, settings  # noqa: E402
 PEANUTS, WHICH = "Anna is allergic to peanuts and to nothing else that she knows of.", "Which food is Anna allergic to?"
 
 
-@pytest.fixture(scope="module")
-def pair(folder, smollm2):
-    made = hosts.Pair(folder / "hosts", smollm2, fetch_wait=120)
-    yield made
-    made.stop()
+@pytest.fixture(scope="module", params=["127.0.0.1", "namespaces"])
+def pair(request, folder, smollm2):
+    ns = hosts.Namespaces() if request.param == "namespaces" else None
+    if ns and ns.why:
+        pytest.skip(ns.why)
+    made = None
+    try:
+        made = hosts.Pair(folder / ("hosts-" + request.param), smollm2, ns, fetch_wait=120, block_size=32)
+        yield made
+    finally:
+        if made:
+            made.stop()
+        if ns:
+            ns.close()
 
 
 def answer(said):
@@ -47,8 +56,7 @@ def injected_again(pair, user, question):
 # ---- The way there and back ---------------------------------------------------------------------------------------------------
 
 
-def there_and_back(pair):
-    """What holds on 127.0.0.1 and between namespaces."""
+def test_facts_are_captured_there_and_injected_from_here(pair):
     pair.remember("anna", PEANUTS)
     kv, text = (pair.ask("anna", WHICH, mode) for mode in ("kv", "text"))
     assert injected(kv), (kv["memory"], pair.vllm.log())
@@ -60,9 +68,10 @@ def there_and_back(pair):
     assert pair.metric("inferscale_segments_fetched_total") == fetched  # out of the cache
     for spool in (pair.home / "vllm/spool", pair.cache / "vllm/spool"):
         until(lambda: not [p for p in spool.iterdir() if not p.name.startswith("owner-")], "captured rows stay in %s" % spool, 20)  # noqa: B023
+    assert any(r.startswith("PUT /inferscale/kv/spool/") for r in pair.link.requests)
 
 
-def forgotten_there(pair):
+def test_forgetting_reaches_the_other_host_s_disk(pair):
     before = pair.stored()
     secret = pair.remember("ida", "Ida's word is quixotic.")[0]
     assert "quixotic" in answer(pair.ask("ida", "What is Ida's word?")).lower()
@@ -76,15 +85,6 @@ def forgotten_there(pair):
         assert f.read().strip(b"\0") == b""  # overwritten, whoever still has it open
         f.close()
     assert "quixotic" not in str(pair.ask("ida", "What is Ida's word?", k=2)).lower()
-
-
-def test_facts_are_captured_there_and_injected_from_here(pair):
-    there_and_back(pair)
-    assert any(r.startswith("PUT /inferscale/kv/spool/") for r in pair.link.requests)
-
-
-def test_forgetting_reaches_the_other_host_s_disk(pair):
-    forgotten_there(pair)
 
 
 # ---- What goes wrong ----------------------------------------------------------------------------------------------------------
@@ -131,12 +131,16 @@ def knock(pair, method, path, secret, body=b"", content_range="", headers=None, 
     """One request to the gateway, past the link, signed for `signed` (method, path) if that is another; its status."""
     for_method, for_path = signed or (method, path)
     head = {"X-Inferscale-Pass": gateway.write_pass(secret, for_method, for_path, content_range, body, now or int(time.time()))[0]} if secret else {}
-    link = http.client.HTTPConnection("127.0.0.1", pair.port, timeout=60)
-    link.request(method, path, body if method == "PUT" else None, dict(head, **({"Content-Range": content_range} if content_range else {}), **(headers or {})))
-    got = link.getresponse()
-    got.read()
-    link.close()
-    return got.status
+
+    def ask():
+        link = http.client.HTTPConnection(pair.link.host, pair.port, timeout=60)
+        link.request(method, path, body if method == "PUT" else None,
+                     dict(head, **({"Content-Range": content_range} if content_range else {}), **(headers or {})))
+        got = link.getresponse()
+        got.read()
+        link.close()
+        return got.status
+    return pair.inside(0, ask)
 
 
 def test_without_the_secret_nothing_is_had_or_brought(pair):
@@ -181,25 +185,6 @@ def test_what_is_forgotten_while_no_gateway_runs_goes_when_one_does(pair):
     assert before <= pair.stored()
     injected_again(pair, "anna", WHICH)
     assert "green" not in str(pair.ask("eva", "What is Eva's favourite colour?")).lower()
-
-
-# ---- Two namespaces -------------------------------------------------------------------------------------------------------------
-
-
-def test_two_network_namespaces(folder, smollm2, pair):
-    pair.stop()  # one vLLM at a time
-    ns = hosts.Namespaces()
-    if ns.why:
-        pytest.skip(ns.why)
-    try:
-        apart = hosts.Pair(folder / "namespaces", smollm2, ns, fetch_wait=120)
-        try:
-            there_and_back(apart)
-            forgotten_there(apart)
-        finally:
-            apart.stop()
-    finally:
-        ns.close()
 
 
 # ---- The cache ------------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""Two hosts: a gateway on one, vLLM with the connector on the other, and between them nothing but HTTP. On 127.0.0.1 with a folder each and a
-link that can be made to misbehave (Link), or in two network namespaces joined by a cable (Namespaces)."""
+"""Two hosts: a gateway on one, vLLM with the connector on the other, and between them nothing but HTTP, through a link that can be made to
+misbehave (Link). On 127.0.0.1 with a folder each, or in two network namespaces joined by a cable, where neither sees the other's folder
+(Namespaces)."""
 import ctypes
 import json
 import os
@@ -16,10 +17,10 @@ from support.client import Client
 class Link:
     """A TCP port that leads to the gateway's, and garbles, cuts, drips or refuses what comes from it when told to."""
 
-    def __init__(self, port):
-        self.target, self.how, self.requests = port, "pass", []
+    def __init__(self, host, port):
+        self.host, self.target, self.how, self.requests = host, port, "pass", []
         self.go = threading.Event()  # "drip": one byte a second until it is set
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server((host, 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -36,7 +37,7 @@ class Link:
             near.close()
             return
         try:
-            far = socket.create_connection(("127.0.0.1", self.target), 10)
+            far = socket.create_connection((self.host, self.target), 10)
         except OSError:
             near.close()
             return
@@ -136,7 +137,7 @@ class Namespaces:
 
 
 class Pair:
-    """A gateway whose folder is `home`, and vLLM whose folder is `cache`. ns: Namespaces, or None for 127.0.0.1 and a Link."""
+    """A gateway whose folder is `home`, and vLLM whose folder is `cache`. ns: Namespaces, or None for 127.0.0.1."""
 
     def __init__(self, folder, model, ns=None, **more):
         self.folder, self.model, self.ns = folder, model, ns
@@ -144,7 +145,7 @@ class Pair:
         for d in (self.home, folder / "worker"):
             os.makedirs(d, 0o700)
         self.port, self.vllm_port = ground.free_port(), ground.free_port()
-        self.link = Link(self.port) if ns is None else None
+        self.link = self.inside(0, lambda: Link(self._address(0), self.port))
         self.vllm = None
         self.keys = folder / "keys"
         self.keys.write_text("isk_test_0123456789abcdef admin\n")
@@ -160,6 +161,10 @@ class Pair:
         self.start_vllm(**more)
         self.start_gateway()
 
+    def inside(self, which, do):
+        """What do() returns, called where host `which` is."""
+        return self.ns.inside(which, do) if self.ns else do()
+
     def _address(self, which):
         return (Namespaces.GATEWAY, Namespaces.WORKER)[which] if self.ns else "127.0.0.1"
 
@@ -173,7 +178,7 @@ class Pair:
 
     def _ready(self, p):
         which = 0 if p is self.gateway else 1
-        self.ns.inside(which, p.wait_ready) if self.ns else p.wait_ready()
+        self.inside(which, p.wait_ready)
 
     def start_gateway(self, wait=True):
         command = [ground.BIN, "serve", "--host", self._address(0), "--port", self.port, "--home", self.home, "--engine", "vllm", "--keys", self.keys,
@@ -185,7 +190,7 @@ class Pair:
         return self.gateway
 
     def start_vllm(self, **more):
-        url = "http://%s:%d" % (self._address(0), self.link.port if self.link else self.port)
+        url = "http://%s:%d" % (self._address(0), self.link.port)
         command = [ground.needed("INFERSCALE_VLLM_PYTHON"), "-m", "inferscale_vllm.launch", "serve", self.model, "--gateway", url, "--secret", self.secret,
                    "--cache", self.cache, "--host", self._address(1), "--port", self.vllm_port, "--dtype", "float32", "--enforce-eager",
                    "--kv-cache-memory-bytes", "268435456", "--max-model-len", "2048", "--max-logprobs", "-1", "--uvicorn-log-level", "warning"]
@@ -195,13 +200,11 @@ class Pair:
         self._ready(self.vllm)
 
     def call(self, method, path, body=None):
-        do = lambda: self.api.request(method, path, body)  # noqa: E731
-        return json.loads(self.ns.inside(0, do) if self.ns else do())
+        return json.loads(self.inside(0, lambda: self.api.request(method, path, body)))
 
     def metric(self, name, label=""):
         """The sum of a metric of vLLM's, of series with that label."""
-        do = lambda: Client(self.vllm.url).get("/metrics")  # noqa: E731
-        text = self.ns.inside(1, do) if self.ns else do()
+        text = self.inside(1, lambda: Client(self.vllm.url).get("/metrics"))
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and label in line)
 
     def remember(self, user, *texts):
@@ -226,5 +229,4 @@ class Pair:
         for p in (self.gateway, self.vllm):
             if p is not None and p.alive():
                 p.stop()
-        if self.link:
-            self.link.close()
+        self.link.close()
