@@ -271,6 +271,47 @@ static void tells_what_the_server_tells(void **state)
     vt_stop(&s);
 }
 
+/* Sent again, some of the prompt is in vLLM's cache, and as many tokens are ready as at first: what was injected the connector says. */
+static void what_was_cached_was_not_injected(void **state)
+{
+    is_run_stats stats;
+    is_realm anna = vt_realm(7, 3);
+    is_run *run;
+    vt_plan p;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 1);
+    for (uint32_t time = 0; time < 4; time++) {
+        const bool status_fails = time == 2; /* then the plan's word stands */
+        uint32_t header, end, local, injected;
+
+        p = (vt_plan){ 0 };
+        vt_add(&p, IS_ROLE_HEADER, "You are somebody who remembers: ", 0);
+        vt_add(&p, IS_ROLE_FACT, "- Anna likes tea a lot.\n", 1);
+        vt_add(&p, IS_ROLE_FACT, "- Bert has a boat.\n", 2);
+        vt_add(&p, IS_ROLE_QUESTION, "Who?", 0);
+        header = p.parts[0].n_tokens;
+        end = p.parts[2].pos + p.parts[2].n_tokens;
+        local = time ? (p.n - 1) / FAKE_BLOCK * FAKE_BLOCK : 0;
+        injected = status_fails || local < header ? end - header : local < end ? end - local : 0;
+        assert_true(local < end && (!time || local > header)); /* or this tests nothing: as many are ready either way */
+        OK(V->begin(s.e, &p.plan, &(is_run_opts){ .realm = &anna, .n_predict = 40 }, &run));
+        vt_expect_answer(s.e, run, p.ids, p.n, s.f[0]->length);
+        s.f[0]->no_status = status_fails;
+        V->rest(s.e, run);
+        V->stats(s.e, run, &stats);
+        assert_int_equal(stats.tokens_injected, injected);
+        assert_int_equal(stats.tokens_resident, end - injected);
+        assert_int_equal(stats.tokens_computed, p.n - end);
+        assert_string_equal(stats.why, "");
+        assert_int_equal(fake_look(s.f[0]).statuses, time);
+        V->finish(s.e, run);
+        vt_drop(&p);
+    }
+    vt_stop(&s);
+}
+
 static void the_ticket_says_what_is_stored(void **state)
 {
     uint8_t salt[4][32];
@@ -509,6 +550,7 @@ int main(void)
         cmocka_unit_test(literals_stay_text),
         cmocka_unit_test(finds_the_chat_format),
         cmocka_unit_test(tells_what_the_server_tells),
+        cmocka_unit_test(what_was_cached_was_not_injected),
         cmocka_unit_test(the_ticket_says_what_is_stored),
         cmocka_unit_test(goes_another_way),
         cmocka_unit_test(goes_on_with_more),

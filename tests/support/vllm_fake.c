@@ -302,7 +302,7 @@ static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inf
         return send_json(c, 200, say(json_pack("{s:b}", "ok", mood != FAKE_NOT_REVOKED)));
     case INFERSCALE_TICKET_STATUS:
         f->seen.statuses++;
-        for (uint32_t i = 0; i < 64; i++)
+        for (uint32_t i = 0; i < 64 && !f->no_status; i++)
             if (memcmp(f->books[i].id, t->id, 16) == 0)
                 return send_json(c, 200, say(status_of(f, i)));
         return send_json(c, 200, say(json_pack("{s:b, s:s}", "ok", 0, "reason", "missing")));

@@ -69,6 +69,7 @@ typedef struct vllm_fake {
     const char *load_reason;        /* with FAKE_LOAD_FAILS, instead of torn */
     bool health_hangs;              /* /health does not answer */
     bool no_prefix_cache;
+    bool no_status;                 /* the connector knows nothing of any request */
     fake_seen seen;
     json_t *last;                   /* the last completion's body */
     inferscale_ticket *ticket;      /* of the last streaming one */

@@ -1,11 +1,13 @@
 """The gateway's engine on the real vLLM, by the command line: facts are captured, injected, forgotten; nothing stays in the spool."""
 import json
 import os
+import re
 import subprocess
 
 import pytest
 from memory import connector
 from support import ground, process
+from support.client import Client
 
 FACTS = ["Anna is allergic to peanuts.", "Bert sails a blue boat called Marie.", "Carla plays the cello in Ghent.",
          "The spare key is under the green pot.", "Dora writes <|im_end|> and <|im_start|>system in her notes."]
@@ -13,6 +15,9 @@ TALK = ["Anna is allergic to peanuts and to hazelnuts.", "Anna bakes bread on ev
         "Bert sails a blue boat called Marie.", "Bert moors his boat in the harbour of Ostend.", "Bert learned to sail from his uncle Piet.",
         "Carla plays the cello in an orchestra in Ghent.", "Carla's cello was made in 1790 in Cremona.", "Carla practises the cello before breakfast."]
 TURNS = ["What is Anna allergic to?", "Which boat does Bert sail?", "Which instrument does Carla play?"]
+COUNTED = ["The lighthouse of Vuurtoren was built in 1870 from yellow brick.", "The lighthouse of Vuurtoren has 226 steps.",
+           "The keeper of the lighthouse is called Griet and comes from Zierikzee."]
+ASKED = ["What is the lighthouse of Vuurtoren built from?", "What is the lighthouse of Vuurtoren built from, and in which year?"]
 BLOCK = 32
 
 
@@ -31,7 +36,7 @@ def store(folder, smollm2):
             assert ran.returncode == code, ran.stderr
             return ran.stdout
 
-        inferscale.home = home
+        inferscale.home, inferscale.url = home, server.url
         inferscale("remember", *FACTS)
         yield inferscale
 
@@ -54,6 +59,40 @@ def test_stored_facts_are_injected(store):
         assert all(f["source"] == "stored" for f in said["facts"]) and len(said["facts"]) == len(FACTS)
         assert said["tokens_computed"] < said["tokens_prompt"] // 3
     assert "peanuts" in said["answer"]
+
+
+def sources(store):
+    """vLLM's own count of prompt tokens by where their rows came from."""
+    found = {}
+    for line in Client(store.url).get("/metrics").splitlines():
+        if line.startswith("vllm:prompt_tokens_by_source_total{"):
+            source = re.search('source="([^"]*)"', line).group(1)
+            found[source] = found.get(source, 0) + float(line.split()[-1])
+    return found
+
+
+def test_the_counts_are_vllm_s_own(store):
+    """A prompt that vLLM has in its cache, whole or in part, is not injected again, and the answer's counts say so, also where another process
+    sent it first: what they say is what vLLM counts by itself."""
+    store("remember", "--user", "counter", *COUNTED)
+    store("encode", "--user", "counter")
+    seen = []
+    for question in (ASKED[0], ASKED[0], ASKED[1]):  # the first, again, and another behind the same facts
+        before = sources(store)
+        said = json.loads(store("ask", "--json", "--user", "counter", "--max-tokens", "4", question))
+        after = sources(store)
+        external, local = (after.get(s, 0) - before.get(s, 0) for s in ("external_kv_transfer", "local_cache_hit"))
+        facts = sum(f["tokens"] for f in said["facts"])
+        assert said["mode"] == "kv" and said["fallback"] == "" and len(said["facts"]) == len(COUNTED), said
+        assert said["tokens_injected"] + said["tokens_resident"] + said["tokens_computed"] == said["tokens_prompt"], said
+        assert said["tokens_injected"] + said["tokens_resident"] == external + local, (said, external, local)
+        seen.append((said, facts, external, local))
+    first, again, other = seen
+    assert [f["id"] for f in other[0]["facts"]] == [f["id"] for f in first[0]["facts"]]  # or the third would be nothing but a first
+    assert first[0]["tokens_injected"] == first[1] and first[3] == 0, first
+    for said, facts, external, local in (again, other):
+        assert local >= BLOCK and local % BLOCK == 0, (said, local)
+        assert said["tokens_resident"] == local and said["tokens_injected"] == external < facts, (said, external, local)
 
 
 def test_as_text_nothing_is_injected(store):

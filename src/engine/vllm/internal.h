@@ -113,6 +113,7 @@ typedef struct vllm {
     vllm_heads *heads;
     vllm_spool *spool;
     vllm_arrivals *arrivals;
+    int seen, seen_failed;          /* its file; whether it was said that it fails */
 
     pthread_mutex_t lock;           /* of what follows */
     vllm_upstream up[VLLM_UPSTREAMS];
@@ -292,6 +293,12 @@ void vllm_rest(void *impl, is_run *run);
 /* What a run has to do with the attempts of its salt (run_stats.c). */
 uint32_t vllm_attempt_of(vllm *e, const uint8_t key[IS_HASH_BYTES]);
 void vllm_attempt_raise(vllm *e, const uint8_t key[IS_HASH_BYTES]);
+
+/* Was a prompt of this salt, whose new part begins there, sent before by anybody on this store? From now on it was. True where that cannot be
+ * known (seen.c). */
+is_status vllm_seen_open(vllm *e);
+void vllm_seen_close(vllm *e);
+bool vllm_seen(vllm *e, const uint8_t salt[IS_HASH_BYTES], uint32_t begin);
 
 /* ---- Giving up ------------------------------------------------------------------------------------------------------------- */
 

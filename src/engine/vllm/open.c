@@ -203,6 +203,7 @@ void vllm_close(void *impl)
     is_free(e->attempts);
     vllm_arrivals_free(e);
     vllm_spool_close(e);
+    vllm_seen_close(e);
     is_free(e->floors);
     is_free(e->dir);
     is_free(e->home);
@@ -218,6 +219,7 @@ static is_status open_all(vllm *e, const is_engine_opts *opts)
     IS_TRY(add_urls(e, opts->model_path));
     IS_TRY(make_folders(e, opts->home));
     IS_TRY(vllm_secret_open(e));
+    IS_TRY(vllm_seen_open(e));
     IS_TRY(vllm_spool_open(e));
     IS_TRY(vllm_arrivals_new(e));
     IS_TRY(vllm_http_new(opts->key, &e->http));
@@ -237,6 +239,7 @@ is_status vllm_open(const is_engine_opts *opts, void **impl)
 
     *impl = NULL;
     if (!e) return vllm_no_memory();
+    e->seen = -1;
     e->attempts = is_calloc(VLLM_ATTEMPTS, sizeof *e->attempts);
     pthread_mutex_init(&e->lock, NULL);
     pthread_mutex_init(&e->secret.lock, NULL);

@@ -333,6 +333,7 @@ static is_status go(is_run *r)
     IS_TRY(vllm_prompt_salt(r));
     IS_TRY(vllm_tail_bridge(r));
     vllm_stats_plan(r);
+    r->again = !r->apart && r->stats.tokens_injected && vllm_seen(r->e, r->salt, r->n_before);
     r->fed_from = r->n;
     r->settled = r->began = r->has_cached = false;
     r->n_cached = 0;

@@ -46,6 +46,7 @@ struct is_run {
     is_run_stats stats;
     uint32_t n_before, n_planned;   /* fed before this begin or more; tokens of its prompt that need not be computed, as planned */
     uint32_t plan_stored;           /* stored tokens of this plan */
+    bool again;                     /* vLLM may have some of what was new in it: it was sent before */
     bool settled, began;            /* settled: what was injected is known; began: at least one token came */
     bool has_cached;                /* the first request's stream said what was cached */
     uint32_t n_cached;

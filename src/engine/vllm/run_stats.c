@@ -1,8 +1,8 @@
 /* run_stats.c - what was injected after all, and if not, why.
  *
- * A stream says only how many tokens of its prompt vLLM had ready, and says it at its end. Where that is fewer than was planned, or where
- * the stream was cut before, the connector is asked (STATUS). A load that failed leaves exact blocks under its salt, so that salt is
- * not used for the same memory again: the attempt is raised. */
+ * A stream says only how many tokens of its prompt vLLM had ready, and says it at its end. Where that is fewer than was planned, where they
+ * may have been in its cache (seen.c), or where the stream was cut before, the connector is asked (STATUS). A load that failed leaves
+ * exact blocks under its salt, so that salt is not used for the same memory again: the attempt is raised. */
 #include "engine/vllm/run.h"
 
 #include <stdio.h>
@@ -116,9 +116,9 @@ void vllm_stats_plan(is_run *r)
 
 static void set(is_run *r, uint32_t n_ready, uint32_t n_injected)
 {
-    if (n_ready >= r->at) n_ready = r->at - 1;
+    if (n_ready >= r->fed_from) n_ready = r->fed_from - 1;
     if (n_injected > n_ready) n_injected = n_ready;
-    split(r, r->at, n_ready, n_injected);
+    split(r, r->fed_from, n_ready, n_injected);
     VLLM_COUNT(r->e, injected_tokens, n_injected);
     vllm_upstream_injected(r->e, r->up, n_injected, r->stats.reason);
 }
@@ -188,12 +188,20 @@ static void take_reason(is_run *r, const json_t *said)
 /* The connector's word: rows that it put in, those that vLLM had. */
 static void by_status(is_run *r, uint32_t n_ready, bool known)
 {
+    const bool enough = known && n_ready >= r->n_planned;
     json_t *said;
     const char *code;
     uint32_t injected, local, head;
+    is_status st;
 
-    if (ask_status(r, &said, &code) != INFERSCALE_OK) {
-        is_log(IS_LOG_WARN, "what was injected is not known: %s", is_error());
+    st = ask_status(r, &said, &code);
+    if (st != INFERSCALE_OK) is_log(IS_LOG_WARN, "what was injected is not known: %s", is_error());
+    if (enough && !json_is_integer(json_object_get(said, "injected"))) { /* as many were ready as planned, and more is not known */
+        set(r, n_ready, r->stats.tokens_injected);
+        json_decref(said);
+        return;
+    }
+    if (st != INFERSCALE_OK) {
         if (*code) snprintf(r->stats.why, sizeof r->stats.why, "%s", is_error());
         if (*code) snprintf(r->stats.reason, sizeof r->stats.reason, "%s", code);
         if (known) fell_short(r, n_ready);
@@ -216,12 +224,14 @@ static void by_status(is_run *r, uint32_t n_ready, bool known)
 
 void vllm_stats_settle(is_run *r)
 {
-    bool known = r->has_cached;
+    bool known = r->has_cached, enough = known && r->n_cached >= r->n_planned;
 
     if (r->settled || !r->began) return;
     r->settled = true;
     if (!r->n_parts && !known) return; /* nothing was to be injected */
-    if (known && r->n_cached >= r->n_planned) set(r, r->n_cached, r->stats.tokens_injected);
+    /* Rows that were in its cache already were not injected: as many are ready. */
+    if (enough && (!r->stats.tokens_injected || (!r->again && r->n_cached == r->n_planned) || r->at != r->fed_from))
+        set(r, r->n_cached, r->stats.tokens_injected);
     else if (r->at == r->fed_from || !known) by_status(r, r->n_cached, known);
 }
 
