@@ -77,6 +77,11 @@ begin() { # SLOT PROGRAM ARG...
 finish_one() {
     local pid rc=0 ok bad skip missing note='' out
     wait -n -p pid "${child[@]}" || rc=$?
+    if [ -z "${pid-}" ]; then # bash has no child to name where one died by a signal and was reaped already; its status it still knows
+        for pid in "${child[@]}"; do if ! kill -0 "$pid" 2>/dev/null; then break; fi; done
+        rc=0
+        wait "$pid" || rc=$?
+    fi
     for slot in "${!child[@]}"; do if [ "${child[$slot]}" = "$pid" ]; then break; fi; done
     unset "child[$slot]"
     out=$scratch/out$slot

@@ -38,11 +38,18 @@ program home 'printf "1..1\n"; [ -d "$TMPDIR" ] && [ ! -e "$INFERSCALE_HOME" ] &
 for p in left:right right:left; do
     program "${p%:*}" "touch '$tap_scratch/${p%:*}.is'; for i in \$(seq 100); do if [ -e '$tap_scratch/${p#*:}.is' ]; then printf '1..1\nok 1 - a\n'; exit; fi; sleep 0.1; done"
 done
+program waits 'sleep 0.5; printf "1..1\nok 1 - a\n"'
+program dies 'printf "1..1\nok 1 - a\n"; kill -KILL $$'
 program alone "[ \$(nproc) -eq 1 ] && printf '1..1\nok 1 - a\n'"
 
 side_by_side() {
     rm -f "$tap_scratch"/*.is
     TEST_JOBS=2 gives 0 "2 passed, 0 failed" left right
+}
+
+# It dies while others run and begin: the sum comes nevertheless.
+crashes_beside_others() {
+    TEST_JOBS=3 gives 1 "8 passed, 3 failed" waits crashes dies waits crashes waits
 }
 
 one_cpu() {
@@ -72,6 +79,7 @@ check "a program without cases" gives 1 "0 passed, 1 failed" nothing
 check "no program at all" gives 1 "0 passed, 0 failed"
 check "a program with arguments, each in its own folder" gives 0 "3 passed, 0 failed" "argument x" home home
 check "two side by side" side_by_side
+check "crashes beside others that run" crashes_beside_others
 check "one CPU for a program that asks for it" one_cpu
 began=$SECONDS
 check "an interrupt ends all that run" an_interrupt_ends_all

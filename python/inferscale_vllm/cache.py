@@ -144,6 +144,11 @@ class Cache:
                     self._take_out(key)
         self.sweep()
 
+    def doom(self, path: Path) -> None:
+        """A file that was never in the books and could not be overwritten: the next sweep tries again."""
+        with self.lock:
+            self.doomed.add(path)
+
     def sweep(self) -> None:
         """Overwrites what was taken out. OSError: some of it is still there."""
         failed: OSError | None = None

@@ -190,7 +190,12 @@ class Fetcher:
             if surplus:
                 self.chores.put(self.cache.sweep)
         finally:
-            shred(path)  # unless it has become the segment's
+            try:
+                shred(path)  # unless it has become the segment's
+            except OSError as e:
+                logger.error("InferScale: a part of a segment could not be overwritten, which is tried again: %s", e)
+                self.cache.doom(path)
+                self.chores.put(self.cache.sweep)
 
     def _note_bad(self, key: Key, reason: str, why: str) -> None:
         with self.lock:

@@ -111,8 +111,8 @@ class Gateway:
             link.close()
         self.links.link = None
 
-    def _send(self, method: str, path: str, content_range: str = "", body: bytes = b"") -> tuple[http.client.HTTPResponse, bytes]:
-        """(answer, signature of the pass). A connection that was kept open may have ended meanwhile: then once more on a new one."""
+    def _send(self, method: str, path: str, content_range: str = "", body: bytes = b"") -> tuple[http.client.HTTPResponse, bytes, bytes]:
+        """(answer, signature of the pass, the secret that made it). A kept connection may have ended meanwhile: then once more on a new one."""
         self._ask_leave()
         secret = self.secret.value()
         if secret is None:
@@ -124,7 +124,7 @@ class Gateway:
             try:
                 link, used = self._link()
                 link.request(method, self.prefix + path, body if method == "PUT" else None, headers)
-                return link.getresponse(), signature
+                return link.getresponse(), signature, secret
             except (OSError, http.client.HTTPException) as e:
                 self._drop_link()
                 if not used or isinstance(e, TimeoutError):
@@ -139,14 +139,13 @@ class Gateway:
 
     def fetch(self, where: int, name: bytes, out: BinaryIO, most: int, wanted: Callable[[], bool]) -> int:
         """Writes the segment's bytes to `out`, at most so many, and says how many. GatewayError; Cancelled when `wanted` says so."""
-        answer, signature = self._send("GET", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}")
+        answer, signature, secret = self._send("GET", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}")
         if answer.status == 404:
             answer.read()
             self._worked()
             raise GatewayError("missing", f"the gateway has no segment {name.hex()[:16]}")
         if answer.status != 200:
             raise self._refused(answer)
-        secret = self.secret.value() or bytes(32)
         hasher = hashlib.blake2b(_field(b"inferscale seal 1") + _field(signature), key=secret, digest_size=32)
         held, n = b"", 0  # the last bytes that have come are the seal, if nothing comes behind them
         try:
@@ -171,7 +170,7 @@ class Gateway:
         return n
 
     def has(self, where: int, name: bytes) -> bool:
-        answer, _ = self._send("HEAD", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}")
+        answer, _, _ = self._send("HEAD", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}")
         answer.read()
         if answer.status not in (200, 404):
             raise self._refused(answer)
@@ -183,7 +182,7 @@ class Gateway:
         total, at = path.stat().st_size, 0
         with open(path, "rb") as rows:
             while piece := rows.read(PIECE):
-                answer, _ = self._send("PUT", f"/inferscale/kv/spool/{path.name}", f"bytes {at}-{at + len(piece) - 1}/{total}", piece)
+                answer, _, _ = self._send("PUT", f"/inferscale/kv/spool/{path.name}", f"bytes {at}-{at + len(piece) - 1}/{total}", piece)
                 if answer.status == 404:
                     answer.read()
                     raise GatewayError("missing", f"the gateway does not wait for {path.name}")

@@ -110,12 +110,19 @@ def _refused(config: VllmConfig) -> str:
         "several positions a token (M-RoPE)": model.uses_mrope,
         "an encoder-decoder model (cross attention)": model.is_encoder_decoder,
         "context parallelism": parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
+        "data parallelism (a REVOKE would reach one of its engines)": parallel.data_parallel_size > 1 or _is_one_of_many(config),
         f"a quantised KV cache ({dtype})": dtype not in ("auto", "bfloat16", "float16", "float32"),
         "a pooling model": model.runner_type == "pooling",
         "a draft model with a cache of its own (speculative decoding)": speculative is not None
         and (speculative.use_eagle() or speculative.uses_draft_model()),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def _is_one_of_many(config: VllmConfig) -> bool:
+    """One engine of several under data parallelism. vLLM tells those of a dense model that they are alone; their transfer's name has the rank."""
+    transfer = config.kv_transfer_config
+    return transfer is not None and re.search(r"_dp\d+$", transfer.engine_id or "") is not None
 
 
 def _parents() -> dict[int, Any]:

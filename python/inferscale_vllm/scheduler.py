@@ -240,7 +240,8 @@ class SchedulerSide:
                     self._remember(part.name, part.where, identity_of(part.path(self.settings.home)), *result)
         if result[0]:
             self.stats.failed(result[0])
-            state.blame(part.where, part.name, result[0])
+            if result[0] not in ("fetch", "epoch"):  # which say nothing about the gateway's file
+                state.blame(part.where, part.name, result[0])
         state.checked[(part.name, part.pos)] = result
         return result
 

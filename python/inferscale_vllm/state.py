@@ -51,4 +51,5 @@ class RequestState:
         if self.prompt is not None:
             c.memset(self.prompt, 0, c.sizeof(self.prompt))  # a copy of somebody's words
         self.request, self.prompt = None, None  # type: ignore[assignment]
+        self.ticket, self.wait = None, None  # of thousands of parts perhaps
         self.checked = {}

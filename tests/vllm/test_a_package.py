@@ -5,12 +5,13 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import ground
 
 sys.path.insert(0, ground.PACKAGE)
-from inferscale_vllm import library, name, size  # noqa: E402
+from inferscale_vllm import geometry, library, name, size, state  # noqa: E402
 
 
 def test_it_is_a_program():
@@ -61,3 +62,22 @@ def test_parameters_are_counted_as_their_author_does(tmp_path):
     assert size.count_tensors(size.tensors(write(tmp_path / "b.safetensors", packed)), tied=False) == 0  # several stand in one
     real = [t for f in os.listdir(ground.smollm2()) if f.endswith(".safetensors") for t in size.tensors(Path(ground.smollm2(), f))]
     assert size.count_tensors(real, tied=True) == 134515008
+
+
+@pytest.mark.parametrize("ranks, engine_id, refused", [(1, "3f", False), (2, "3f", True), (1, "3f_dp0", True), (1, "3f_dp12", True), (1, "_dp1x", False)])
+def test_data_parallelism_is_refused(ranks, engine_id, refused):
+    """Each engine has a scheduler of its own, and a REVOKE reaches one of them. A dense model's are told that they are alone."""
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(uses_mrope=False, is_encoder_decoder=False, runner_type="generate"), speculative_config=None,
+        parallel_config=SimpleNamespace(data_parallel_size=ranks, decode_context_parallel_size=1, prefill_context_parallel_size=1),
+        cache_config=SimpleNamespace(cache_dtype="auto"), kv_transfer_config=SimpleNamespace(engine_id=engine_id))
+    assert ("data parallelism" in geometry._refused(config)) == refused
+
+
+def test_of_a_request_that_ended_only_the_result_is_kept():
+    one = state.RequestState(object(), object())
+    one.wait, one.injected = object(), 7
+    one.blame(0, b"n" * 32, "torn")
+    before = one.result()
+    one.forget_request()
+    assert one.ticket is None and one.wait is None and one.request is None and one.result() == before and before["bad"]

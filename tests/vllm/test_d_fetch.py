@@ -130,6 +130,47 @@ def test_a_file_that_cannot_be_overwritten_is_not_forgotten(fetcher, slow, monke
     assert forgetting.ok() and not list(fetcher.cache.temporary.iterdir())
 
 
+def test_a_part_that_cannot_be_overwritten_is_not_forgotten(fetcher, slow, monkeypatch):
+    slow.segments[part(1).name.hex()] = b"x" * 1000
+    real = cache.shred
+
+    def refuse(path):
+        raise OSError("the disk is read-only")
+    slow.go.clear()
+    slow.half.clear()
+    fetcher.begin(TAG, 1, [part(1)])
+    slow.half.wait(60)
+    until(lambda: list(fetcher.cache.temporary.iterdir()))
+    for module in (cache, fetch):
+        monkeypatch.setattr(module, "shred", refuse)
+    forgetting = fetcher.forget(TAG, 2)
+    slow.go.set()
+    until(forgetting.done.is_set)
+    assert not forgetting.ok() and "read-only" in forgetting.why and list(fetcher.cache.temporary.iterdir())
+    for module in (cache, fetch):
+        monkeypatch.setattr(module, "shred", real)
+    forgetting = fetcher.forget(TAG, 2)  # the gateway asks again
+    until(forgetting.done.is_set)
+    assert forgetting.ok() and not list(fetcher.cache.temporary.iterdir())
+
+
+def test_a_secret_that_goes_meanwhile_is_not_replaced(fetcher, slow):
+    """The seal is that of the secret which signed: no other is believed, and zeros least of all."""
+    slow.segments[part(1).name.hex()] = b"x" * 1000
+    slow.go.clear()
+    slow.half.clear()
+    real = fetcher.gateway._send
+
+    def send(*given):
+        answer = real(*given)
+        fetcher.settings.secret_file.unlink()
+        return answer
+    fetcher.gateway._send = send
+    slow.go.set()
+    assert get(fetcher, 1) == ""
+    assert get(fetcher, 2) == "fetch"  # and none is asked for without
+
+
 def test_what_is_missing_or_spoilt_is_asked_for_again_later(fetcher, slow):
     assert get(fetcher, 1) == "missing" and get(fetcher, 1) == "missing"
     assert len(slow.asked) == 1
