@@ -339,6 +339,17 @@ static void unsigned_since_a_moment(void **state)
     vt_stop(&s);
 }
 
+typedef struct hanger { vllm_fake *f; uint32_t before; volatile int *cancel; } hanger;
+
+static void *hang_up_when_asked(void *arg)
+{
+    const hanger *h = arg;
+
+    for (int k = 0; k < 1000 && fake_look(h->f).hung == h->before; k++) vt_nap(10);
+    __atomic_store_n(h->cancel, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
 /* ---- Well, away, back, another -------------------------------------------------------------------------------------------------------- */
 
 static bool wait_up(const vt_set *s, int i, bool up)
@@ -488,6 +499,43 @@ static void the_right_model_serves_again(void **state)
     vt_stop(&s);
 }
 
+/* A server whose first word hangs does not keep who waits for it: an answer and a capture end with their flag. */
+static void who_hangs_up_waits_for_no_word(void **state)
+{
+    vt_capture a;
+    vt_plan p;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 1);
+    vllm_limit.keeper_ms = 60000;
+    vt_question(&p);
+    for (int i = 0; i < 2; i++) {
+        const uint32_t before = fake_look(s.f[0]).hung;
+        volatile int cancel = 0;
+        pthread_t t;
+        is_run *run = NULL;
+
+        FAKE_PUT(s.f[0], refuse, 500);
+        FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run)); /* it is to say what it is before it gets more */
+        FAKE_PUT(s.f[0], refuse, 0);
+        FAKE_PUT(s.f[0], op_hangs, INFERSCALE_TICKET_DESCRIBE);
+        vt_make_capture(&a, 20, 8, 3);
+        a.c.cancel = &cancel;
+        pthread_create(&t, NULL, hang_up_when_asked, &(hanger){ s.f[0], before, &cancel });
+        if (i) FAILS(E_CANCELLED, V->capture(s.e, &a.c, 1));
+        else FAILS(E_CANCELLED, V->begin(s.e, &p.plan, &(is_run_opts){ .cancel = &cancel }, &run));
+        pthread_join(t, NULL);
+        assert_int_equal(fake_look(s.f[0]).hung, before + 1);
+        FAKE_PUT(s.f[0], op_hangs, 0);
+        vt_free_capture(&a);
+        OK(V->begin(s.e, &p.plan, NULL, &run)); /* and who asks next is served */
+        V->finish(s.e, run);
+    }
+    vt_drop(&p);
+    vt_stop(&s);
+}
+
 /* ---- Addresses ------------------------------------------------------------------------------------------------------------------------ */
 
 static void addresses(void **state)
@@ -540,6 +588,7 @@ int main(void)
         cmocka_unit_test(another_model_gets_no_work),
         cmocka_unit_test(another_model_without_a_pause),
         cmocka_unit_test(the_right_model_serves_again),
+        cmocka_unit_test(who_hangs_up_waits_for_no_word),
         cmocka_unit_test(addresses),
         cmocka_unit_test(a_gateway_is_told_as_one),
     };

@@ -285,6 +285,16 @@ static json_t *status_of(const vllm_fake *f, uint32_t i)
     return said;
 }
 
+/* Under the lock, which is let go of meanwhile. */
+static void hang(vllm_fake *f, const bool *health, int op)
+{
+    while ((health ? *health : f->op_hangs == op) && !is_closing(f)) {
+        pthread_mutex_unlock(&f->lock);
+        nap(5);
+        pthread_mutex_lock(&f->lock);
+    }
+}
+
 static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inferscale_ticket *t, const int32_t *prompt)
 {
     fake_mood mood = mood_of(f);
@@ -295,11 +305,12 @@ static enum MHD_Result answer_ticket(vllm_fake *f, struct MHD_Connection *c, inf
         f->seen.bad_tickets++;
         return send_json(c, 200, say(json_pack("{s:b, s:s}", "ok", 0, "reason", "unsigned")));
     }
+    if (f->op_hangs == t->op) f->seen.hung++, hang(f, NULL, t->op);
     switch (t->op) {
     case INFERSCALE_TICKET_DESCRIBE: f->seen.describes++; return send_json(c, 200, say(fake_description(f)));
     case INFERSCALE_TICKET_REVOKE:
         f->seen.revokes++;
-        return send_json(c, 200, say(json_pack("{s:b}", "ok", mood != FAKE_NOT_REVOKED)));
+        return send_json(c, 200, say(json_pack("{s:b}", "ok", mood != FAKE_NOT_REVOKED && (!f->keeps_tag || t->tag[0] != f->keeps_tag))));
     case INFERSCALE_TICKET_STATUS:
         f->seen.statuses++;
         for (uint32_t i = 0; i < 64 && !f->no_status; i++)
@@ -487,12 +498,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     }
     if (strcmp(url, "/health") == 0) {
         f->seen.health++;
-        for (bool hangs = true; hangs && f->health_hangs;) { /* without the lock */
-            pthread_mutex_unlock(&f->lock);
-            nap(5);
-            pthread_mutex_lock(&f->lock);
-            hangs = !is_closing(f);
-        }
+        hang(f, &f->health_hangs, 0);
         ok = send_text(c, mood_of(f) == FAKE_500 ? 503 : 200, "");
         pthread_mutex_unlock(&f->lock);
         return ok;

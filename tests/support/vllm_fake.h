@@ -49,7 +49,7 @@ enum { FAKE_JOBS = 64 };
 typedef enum fake_chat { FAKE_CHATML, FAKE_TRIMS, FAKE_DATES, FAKE_REORDERS, FAKE_DROPS, FAKE_NO_TEMPLATE, FAKE_NO_SYSTEM } fake_chat;
 
 typedef struct fake_seen {          /* counts since the start */
-    uint32_t completions, tokenized, captures, revokes, statuses, describes, cut, health, bad_tickets;
+    uint32_t completions, tokenized, captures, revokes, statuses, describes, cut, health, bad_tickets, hung;
 } fake_seen;
 
 typedef struct vllm_fake {
@@ -68,6 +68,8 @@ typedef struct vllm_fake {
     bool refuse_tickets;            /* as unsigned, of streaming completions */
     const char *load_reason;        /* with FAKE_LOAD_FAILS, instead of torn */
     bool health_hangs;              /* /health does not answer */
+    int op_hangs;                   /* nor do tickets of this INFERSCALE_TICKET_*; 0 = none */
+    uint8_t keeps_tag;              /* a REVOKE of the tag that begins so is not confirmed; 0 = none */
     bool no_prefix_cache;
     bool no_status;                 /* the connector knows nothing of any request */
     fake_seen seen;

@@ -135,7 +135,7 @@ static is_status send_job(vllm *e, vllm_line *l, job *j)
             return is_fail(INFERSCALE_E_ENGINE, "the server that has the earlier turns takes no requests now");
         j->up = j->how->up;
     } else {
-        IS_TRY(vllm_upstream_take(e, tag, &j->tried, &j->up));
+        IS_TRY(vllm_upstream_take(e, tag, &j->tried, (vllm_flags){ j->c->cancel, NULL }, &j->up));
     }
     if (j->how) {
         memcpy(a.salt, j->how->salt, sizeof a.salt);

@@ -135,8 +135,9 @@ typedef struct vllm {
 is_status vllm_no_memory(void);
 
 /* A usable server for work of this tag (NULL = nobody's) that is not in *tried, which it joins; it counts as busy until it is given
- * back. One that has failed says first what it is. E_BUSY: those that are left have not confirmed a revocation. E_ENGINE: none is left. */
-is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t *i);
+ * back. One that has failed says first what it is. E_BUSY: those that are left have not confirmed a revocation. E_ENGINE: none is left.
+ * E_CANCELLED: a flag was set meanwhile. */
+is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, vllm_flags flags, uint32_t *i);
 /* The same for this one server: false if it is not usable now. */
 bool vllm_upstream_take_this(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t i);
 void vllm_upstream_give(vllm *e, uint32_t i, vllm_outcome outcome);
@@ -204,7 +205,7 @@ is_status vllm_ticket_ask(vllm *e, uint32_t up, vllm_ask_for *a, vllm_flags flag
 is_status vllm_open(const is_engine_opts *opts, void **impl);
 void vllm_close(void *impl);
 /* Asks server i what it is, and waits ms for that at most. E_NOTFOUND: no connector. The model's first description becomes e->model. */
-is_status vllm_describe(vllm *e, uint32_t i, uint32_t ms);
+is_status vllm_describe(vllm *e, uint32_t i, vllm_flags flags, uint32_t ms);
 is_status vllm_keeper_start(vllm *e);
 void vllm_keeper_stop(vllm *e);
 

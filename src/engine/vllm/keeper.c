@@ -56,7 +56,7 @@ static void end(keeper *k, uint32_t i)
     ask = u->state == VLLM_NEW || u->n_row > 0 || u->unsure;
     pthread_mutex_unlock(&e->lock);
     if (st == INFERSCALE_OK && !ask) return;
-    if (st == INFERSCALE_OK) st = vllm_describe(e, i, vllm_limit.small_ms);
+    if (st == INFERSCALE_OK) st = vllm_describe(e, i, (vllm_flags){ &e->stopping, NULL }, vllm_limit.small_ms);
     vllm_upstream_note(e, i, vllm_outcome_of(st, true));
 }
 

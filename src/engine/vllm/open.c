@@ -106,7 +106,7 @@ static is_status adopt(vllm *e, uint32_t i, vllm_model *m)
 }
 
 /* Somebody may have given the address of an `inferscale serve`: it answers as vLLM does, but for what is between a gateway and vLLM. */
-static is_status name_gateway(vllm *e, uint32_t i, is_status failed)
+static is_status name_gateway(vllm *e, uint32_t i, vllm_flags flags, is_status failed)
 {
     vllm_upstream *u = &e->up[i];
     json_t *api = NULL;
@@ -115,7 +115,7 @@ static is_status name_gateway(vllm *e, uint32_t i, is_status failed)
 
     if (u->no_gateway || failed == INFERSCALE_E_NOMEM || failed == INFERSCALE_E_CANCELLED) return failed;
     snprintf(why, sizeof why, "%s", is_error());
-    if (vllm_ask(e, i, "/openapi.json", NULL, (vllm_flags){ &e->stopping, NULL }, vllm_limit.small_ms, &api, &retry) != INFERSCALE_OK)
+    if (vllm_ask(e, i, "/openapi.json", NULL, flags, vllm_limit.small_ms, &api, &retry) != INFERSCALE_OK)
         return is_fail(failed, "%s", why);
     ours = json_is_string(json_object_get(json_object_get(api, "info"), "title")) &&
            strcmp(json_string_value(json_object_get(json_object_get(api, "info"), "title")), "InferScale") == 0;
@@ -125,18 +125,18 @@ static is_status name_gateway(vllm *e, uint32_t i, is_status failed)
     return is_fail(INFERSCALE_E_INVALID, "%s is an `inferscale serve`, not a vLLM; give the address of the vLLM server that is to compute", u->url);
 }
 
-is_status vllm_describe(vllm *e, uint32_t i, uint32_t ms)
+is_status vllm_describe(vllm *e, uint32_t i, vllm_flags flags, uint32_t ms)
 {
     const int32_t prompt[] = { 0 };
     vllm_ask_for a = { .op = INFERSCALE_TICKET_DESCRIBE, .prompt = prompt, .n_prompt = 1 };
     vllm_model *m = NULL;
     json_t *said = NULL;
-    is_status st = vllm_ticket_ask(e, i, &a, (vllm_flags){ &e->stopping, NULL }, ms, &said, NULL);
+    is_status st = vllm_ticket_ask(e, i, &a, flags, ms, &said, NULL);
 
     if (st == INFERSCALE_OK) st = vllm_model_read(said, &m);
     if (st == INFERSCALE_OK) st = adopt(e, i, m);
-    else if (!e->model) st = name_gateway(e, i, st); /* nobody has said yet what is served: the address may be a wrong one */
-    if (st != INFERSCALE_OK) {
+    else if (!e->model) st = name_gateway(e, i, flags, st); /* nobody has said yet what is served: the address may be a wrong one */
+    if (st != INFERSCALE_OK && st != INFERSCALE_E_CANCELLED) {
         pthread_mutex_lock(&e->lock);
         snprintf(e->up[i].why, sizeof e->up[i].why, "%s", is_error());
         pthread_mutex_unlock(&e->lock);
@@ -164,7 +164,7 @@ static is_status describe_all(vllm *e, uint32_t open_ms, const volatile int *can
 
         for (uint32_t i = 0; i < e->n_up; i++) {
             if (e->up[i].state == VLLM_NEW) {
-                is_status own = vllm_describe(e, i, vllm_limit.small_ms);
+                is_status own = vllm_describe(e, i, (vllm_flags){ cancel, NULL }, vllm_limit.small_ms);
 
                 if (own != INFERSCALE_OK) st = own;
                 n_loading += own == INFERSCALE_E_ENGINE || own == INFERSCALE_E_BUSY;

@@ -132,7 +132,7 @@ static is_status choose(is_run *r, uint64_t *tried)
         is_status st;
 
         if (r->has_up && !*tried && vllm_upstream_take_this(r->e, tag, tried, r->up)) return INFERSCALE_OK;
-        st = vllm_upstream_take(r->e, tag, tried, &r->up);
+        st = vllm_upstream_take(r->e, tag, tried, r->flags, &r->up);
         if (st != INFERSCALE_E_BUSY || is_now_ms() >= until) return st;
         if (vllm_flagged(r->flags)) return is_fail(INFERSCALE_E_CANCELLED, "the answer was cancelled");
         vllm_nap(NAP_MS);
@@ -157,7 +157,7 @@ static is_status start(is_run *r)
         is_status chosen = choose(r, &tried);
 
         if (chosen != INFERSCALE_OK) {
-            st = n ? st : chosen;
+            st = n && chosen != INFERSCALE_E_CANCELLED ? st : chosen;
             break;
         }
         if (n) VLLM_COUNT(r->e, retries, 1);

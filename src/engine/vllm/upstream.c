@@ -117,7 +117,7 @@ static bool is_ready(vllm *e, uint32_t i)
     return ready;
 }
 
-is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint32_t *i)
+is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, vllm_flags flags, uint32_t *i)
 {
     for (;;) {
         bool unsure = false;
@@ -125,9 +125,10 @@ is_status vllm_upstream_take(vllm *e, const uint8_t *tag, uint64_t *tried, uint3
 
         IS_TRY(take(e, tag, tried, i, &unsure));
         if (!unsure) return INFERSCALE_OK;
-        st = vllm_describe(e, *i, DESCRIBE_MS);
+        st = vllm_describe(e, *i, flags, DESCRIBE_MS);
         if (st == INFERSCALE_OK && is_ready(e, *i)) return st;
         vllm_upstream_give(e, *i, st == INFERSCALE_OK ? VLLM_NEITHER : vllm_outcome_of(st, true));
+        if (st == INFERSCALE_E_CANCELLED) return st;
     }
 }
 
@@ -293,9 +294,9 @@ is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char
 
     for (uint32_t n = 0;; n++) {
         uint32_t i;
-        is_status taken = n == 0 || retry ? vllm_upstream_take(e, tag, &tried, &i) : INFERSCALE_E_ENGINE;
+        is_status taken = n == 0 || retry ? vllm_upstream_take(e, tag, &tried, flags, &i) : INFERSCALE_E_ENGINE;
 
-        if (taken != INFERSCALE_OK) return n == 0 ? taken : st;
+        if (taken != INFERSCALE_OK) return n == 0 || taken == INFERSCALE_E_CANCELLED ? taken : st;
         if (n) VLLM_COUNT(e, retries, 1);
         st = ask_named(e, i, path, body, flags, ms, out, &retry);
         vllm_upstream_give(e, i, vllm_outcome_of(st, retry));
