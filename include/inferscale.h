@@ -472,7 +472,7 @@ typedef struct inferscale_used {
 enum {
     INFERSCALE_FALLBACK_NOT_ENCODED = 1 << 0,        /* facts had no KV yet and were computed as text */
     INFERSCALE_FALLBACK_NO_INJECTION = 1 << 1,       /* this model's KV cannot be injected */
-    INFERSCALE_FALLBACK_DAMAGED = 1 << 2,            /* segments were missing or damaged */
+    INFERSCALE_FALLBACK_DAMAGED = 1 << 2,            /* segments were missing, damaged or not to be read just now */
     INFERSCALE_FALLBACK_REFUSED = 1 << 3,            /* the engine refused the stored rows */
     INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL = 1 << 4, /* an engine elsewhere did not use them */
     INFERSCALE_FALLBACK_CONTEXT_FULL = 1 << 5,       /* facts were left out */

@@ -132,7 +132,7 @@ static void by_hand(inferscale *is, const inferscale_answer *a, const char *ques
     is_plan_opts opts = { .with_memory = true, .n_ctx_left = is_engine_describe(is->engine)->n_ctx - 64 };
     is_partition p;
     is_tokens q = { 0 };
-    size_t n_bad = 0;
+    is_unusable n_bad = { 0 };
 
     OK(is_bank_partition(is->bank, &store_anna, false, &p));
     for (size_t i = 0; i < a->n_facts; i++) {

@@ -2,6 +2,7 @@
  * rows; a file that is gone, torn or rotten is noticed, here or by the server that tells, and is encoded again without a restart; a server
  * that is itself at fault makes nobody encode anything; what fails again at once rests; and no sentence that clients are told names a file or
  * a server. The mock as a remote engine reads its rows from the store's folder, as a worker does. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,13 +28,40 @@ static char *home;
 
 /* ---- A filesystem that counts what is read of the vault's files ----------------------------------------------------------- */
 
-static struct counted { is_fs fs; is_file *files[64]; uint64_t bytes, opens, stats; } disk;
+enum op { OPEN = 1, STAT, READ };
+
+static struct counted {
+    is_fs fs;
+    is_file *files[64];
+    uint64_t bytes, opens, stats;
+    enum op failing; /* so many operations of this sort, behind the first `skip` of them */
+    int errnum, skip, left;
+} disk;
+
+static bool fails(enum op op)
+{
+    if (disk.failing != op || disk.left == 0 || disk.skip-- > 0) return false;
+    disk.left--;
+    errno = disk.errnum;
+    return true;
+}
+
+static void let_fail(enum op op, int errnum, int skip, int n)
+{
+    disk.failing = op;
+    disk.errnum = errnum;
+    disk.skip = skip;
+    disk.left = n;
+}
 
 static is_status count_open(const is_fs *fs, const char *path, int mode, is_file **out)
 {
-    is_status st = is_fs_posix()->open(is_fs_posix(), path, mode, out);
+    is_status st;
 
     (void)fs;
+    *out = NULL;
+    if (mode == IS_OPEN_READ && strstr(path, ".seg") && fails(OPEN)) return is_fail_errno("cannot open %s", path);
+    st = is_fs_posix()->open(is_fs_posix(), path, mode, out);
     if (st != INFERSCALE_OK || mode != IS_OPEN_READ || !strstr(path, "/vault/")) return st;
     disk.opens++;
     for (int i = 0; i < 64; i++)
@@ -53,8 +81,11 @@ static void count_close(const is_fs *fs, is_file *f)
 static is_status count_pread(const is_fs *fs, is_file *f, void *p, size_t n, uint64_t offset)
 {
     (void)fs;
-    for (int i = 0; i < 64; i++)
-        if (disk.files[i] == f) disk.bytes += n;
+    for (int i = 0; i < 64; i++) {
+        if (disk.files[i] != f) continue;
+        if (fails(READ)) return is_fail_errno("cannot read a file of the vault");
+        disk.bytes += n;
+    }
     return is_fs_posix()->pread(is_fs_posix(), f, p, n, offset);
 }
 
@@ -62,6 +93,7 @@ static is_status count_stat(const is_fs *fs, const char *path, is_stat *out)
 {
     (void)fs;
     disk.stats += strstr(path, ".seg") != NULL;
+    if (strstr(path, ".seg") && fails(STAT)) return is_fail_errno("cannot stat %s", path);
     return is_fs_posix()->stat(is_fs_posix(), path, out);
 }
 
@@ -261,6 +293,34 @@ static void what_is_forgotten_leaves_the_heads(void **state)
     inferscale_close(is);
 }
 
+static void nothing_is_kept_of_a_file_that_is_gone(void **state)
+{
+    inferscale *is = open_with("remote", false);
+    uint8_t name[IS_HASH_BYTES];
+    is_vault_stats before, after;
+    is_segment *s;
+    char **files;
+    size_t n;
+
+    (void)state;
+    remember(is, 3);
+    inferscale_answer_free(ask(is, 3));
+    is_vault_get_stats(is->vault, &before);
+    files = store_files(home, ".seg", &n);
+    for (size_t i = 0; i < IS_HASH_BYTES; i++) {
+        unsigned byte;
+
+        assert_int_equal(sscanf(strrchr(files[0], '/') + 1 + 2 * i, "%2x", &byte), 1);
+        name[i] = (uint8_t)byte;
+    }
+    assert_int_equal(unlink(files[0]), 0);
+    assert_int_equal(is_vault_get_bare(is->vault, name, NULL, &s), INFERSCALE_E_NOTFOUND);
+    is_vault_get_stats(is->vault, &after);
+    assert_true(after.head_bytes < before.head_bytes && after.head_bytes > 0);
+    store_files_free(files, n);
+    inferscale_close(is);
+}
+
 /* ---- Healing --------------------------------------------------------------------------------------------------------------- */
 
 static void delete_it(const char *path) { assert_int_equal(unlink(path), 0); }
@@ -315,6 +375,106 @@ static void a_torn_file_heals(void **state) { (void)state, heals(tear_it, false)
 static void an_empty_file_heals(void **state) { (void)state, heals(empty_it, false); }
 static void what_is_no_segment_heals(void **state) { (void)state, heals(garble_its_beginning, false); }
 static void rotten_rows_heal(void **state) { (void)state, heals(flip_last_byte, true); } /* only who reads them can know */
+
+/* ---- What cannot be read just now ------------------------------------------------------------------------------------------ */
+
+typedef struct seen_files { char **paths; size_t n; struct stat was[5]; } seen_files;
+
+static seen_files look_at_files(void)
+{
+    seen_files f;
+
+    f.paths = store_files(home, ".seg", &f.n);
+    assert_int_equal(f.n, 5);
+    for (size_t i = 0; i < f.n; i++) assert_int_equal(stat(f.paths[i], &f.was[i]), 0);
+    return f;
+}
+
+static void expect_untouched(const seen_files *f)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        struct stat now;
+
+        assert_int_equal(stat(f->paths[i], &now), 0);
+        assert_true(now.st_ino == f->was[i].st_ino && now.st_size == f->was[i].st_size);
+    }
+}
+
+/* One operation fails as the system's own would: that answer computes a fact and says so, the file and the books stay, the next one injects. */
+static void one_failure(const char *engine, enum op op, int errnum, const char *text, const seen_files *f)
+{
+    inferscale *is = open_with(engine, true); /* nothing is in memory */
+    uint64_t encoded = state_of(is).facts_encoded;
+    inferscale_answer *a;
+
+    let_fail(op, errnum, 2, 1);
+    a = ask(is, 5);
+    assert_int_equal(disk.left, 0);
+    assert_string_equal(a->text, text);
+    if (!(a->fallbacks & INFERSCALE_FALLBACK_DAMAGED) || !strstr(a->fallback, "1 segments cannot be read just now"))
+        fail_msg("operation %d, errno %d: %s", op, errnum, a->fallback);
+    assert_null(strstr(a->fallback, "encoded again"));
+    assert_int_equal(n_from(a, INFERSCALE_SOURCE_STORED), 4);
+    assert_int_equal(n_from(a, INFERSCALE_SOURCE_COMPUTED), 1);
+    inferscale_answer_free(a);
+    expect_well(is, 5);
+    OK(inferscale_encode_wait(is, &store_anna, 60000));
+    assert_int_equal(state_of(is).facts_encoded, encoded);
+    assert_int_equal(state_of(is).damaged_queued + state_of(is).damaged_resting, 0);
+    expect_untouched(f);
+    inferscale_close(is);
+}
+
+static void each_failure(const char *engine)
+{
+    static const int errnums[] = { EIO, EMFILE, ESTALE, EACCES };
+    inferscale *is = open_with(engine, true);
+    inferscale_answer *a;
+    seen_files f;
+    char *text;
+
+    remember(is, 5);
+    a = ask(is, 5);
+    assert_int_equal(a->fallbacks, 0);
+    text = is_strdup(a->text);
+    inferscale_answer_free(a);
+    inferscale_close(is);
+    f = look_at_files();
+    for (size_t e = 0; e < sizeof errnums / sizeof *errnums; e++)
+        for (enum op op = OPEN; op <= READ; op++)
+            if (op != STAT || *engine) one_failure(engine, op, errnums[e], text, &f); /* rows are read without a look before */
+    store_files_free(f.paths, f.n);
+    is_free(text);
+}
+
+static void what_cannot_be_read_just_now_stays(void **state) { (void)state, each_failure(""); }
+static void a_head_that_cannot_be_read_just_now_stays(void **state) { (void)state, each_failure("remote"); }
+
+/* A server complains, and here the file cannot be looked at either: nothing is done until it can be. */
+static void nor_is_hearsay_believed_that_cannot_be_checked(void **state)
+{
+    inferscale *is = open_with("remote", true);
+    inferscale_answer *a;
+    seen_files f;
+
+    (void)state;
+    remember(is, 5);
+    f = look_at_files();
+    inferscale_close(is);
+    is = open_with("remote,blind", true);
+    let_fail(OPEN, EMFILE, 5, 5); /* the heads are read, and then no more */
+    a = ask(is, 5);
+    assert_int_equal(disk.left, 0);
+    assert_int_equal(a->fallbacks, INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL | INFERSCALE_FALLBACK_DAMAGED);
+    assert_non_null(strstr(a->fallback, "5 segments cannot be read just now"));
+    inferscale_answer_free(a);
+    assert_int_equal(state_of(is).damaged_queued + state_of(is).damaged_resting + state_of(is).damaged_disputed, 0);
+    inferscale_answer_free(ask(is, 5));
+    assert_int_equal(state_of(is).damaged_disputed, 5);
+    expect_untouched(&f);
+    store_files_free(f.paths, f.n);
+    inferscale_close(is);
+}
 
 /* Its server sees no folder: every answer is computed, every time it says so, and nobody encodes anything or reads the files each time. */
 static void a_blind_server_makes_nobody_encode(void **state)
@@ -371,6 +531,9 @@ static void what_fails_again_at_once_rests(void **state)
         if (access(files[0], F_OK) == 0) flip_last_byte(files[0]);
         a = ask(is, 3);
         assert_true(a->fallbacks & INFERSCALE_FALLBACK_DAMAGED);
+        assert_non_null(strstr(a->fallback, turn ? "1 segments were missing or damaged and are not encoded again for now"
+                                                 : "1 segments were missing or damaged and are to be encoded again"));
+        assert_true(turn == 0 || !strstr(a->fallback, "to be encoded"));
         inferscale_answer_free(a);
         OK(inferscale_encode_wait(is, &store_anna, 60000));
     }
@@ -459,11 +622,15 @@ int main(void)
         CASE(a_plan_reads_heads_and_each_once),
         CASE(an_embedded_engine_reads_rows),
         CASE(what_is_forgotten_leaves_the_heads),
+        CASE(nothing_is_kept_of_a_file_that_is_gone),
         CASE(a_deleted_file_heals),
         CASE(a_torn_file_heals),
         CASE(an_empty_file_heals),
         CASE(what_is_no_segment_heals),
         CASE(rotten_rows_heal),
+        CASE(what_cannot_be_read_just_now_stays),
+        CASE(a_head_that_cannot_be_read_just_now_stays),
+        CASE(nor_is_hearsay_believed_that_cannot_be_checked),
         CASE(a_blind_server_makes_nobody_encode),
         CASE(what_fails_again_at_once_rests),
         CASE(late_hearsay_harms_nobody),

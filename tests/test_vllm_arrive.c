@@ -193,6 +193,38 @@ static void rows_that_do_not_come_are_not_waited_for_for_ever(void **state)
     vt_stop(&s);
 }
 
+/* Who sends what is there already, over and over, brings nothing. */
+static void nor_are_those_that_come_again_and_again(void **state)
+{
+    is_status st = INFERSCALE_OK;
+    char names[1][64];
+    uint8_t *p;
+    size_t n;
+    vt_set s;
+    work w;
+
+    (void)state;
+    vt_start(&s, 1);
+    vllm_limit.arrive_ms = 300;
+    begin(&w, &s, 1, 10);
+    left(&w, 1, names);
+    p = read_rows(&w, names[0], &n);
+    OK(piece(&w, names[0], p, 0, 200, n));
+    for (int i = 0; st == INFERSCALE_OK; i++) {
+        vt_nap(10);
+        st = piece(&w, names[0], p, 100, 100, n);
+        if (i == 1000) fail_msg("it is waited for for ever");
+    }
+    assert_int_equal(st, INFERSCALE_E_NOTFOUND); /* given up */
+    pthread_join(w.thread, NULL);
+    assert_int_equal(w.st, INFERSCALE_E_ENGINE);
+    assert_int_equal(in_spool(&s), 0);
+    is_free(p);
+    end(&w);
+    vllm_limit.arrive_ms = 20000;
+    vt_stop(&s);
+}
+
 static void rows_that_are_wrong_are_no_capture(void **state)
 {
     char names[1][64];
@@ -251,6 +283,7 @@ int main(void)
         cmocka_unit_test(rows_come_in_pieces),
         cmocka_unit_test(what_was_not_asked_for_is_not_written),
         cmocka_unit_test(rows_that_do_not_come_are_not_waited_for_for_ever),
+        cmocka_unit_test(nor_are_those_that_come_again_and_again),
         cmocka_unit_test(rows_that_are_wrong_are_no_capture),
         cmocka_unit_test(a_capture_that_is_called_off_takes_no_rows),
     };

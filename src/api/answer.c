@@ -197,16 +197,21 @@ static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_
     return INFERSCALE_OK;
 }
 
-void is_asking_note_damaged(is_asking *a, size_t n)
+void is_asking_note_damaged(is_asking *a, const is_unusable *n)
 {
-    is_asking_note(a, INFERSCALE_FALLBACK_DAMAGED, "%zu segments were missing or damaged and are to be encoded again", n);
+    if (n->queued)
+        is_asking_note(a, INFERSCALE_FALLBACK_DAMAGED, "%zu segments were missing or damaged and are to be encoded again", n->queued);
+    if (n->kept)
+        is_asking_note(a, INFERSCALE_FALLBACK_DAMAGED, "%zu segments were missing or damaged and are not encoded again for now", n->kept);
+    if (n->unread)
+        is_asking_note(a, INFERSCALE_FALLBACK_DAMAGED, "%zu segments cannot be read just now and stay as they are", n->unread);
 }
 
 is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts)
 {
     bool can = is_engine_geometry(a->is->engine) != NULL, inject = can && a->o.mode == INFERSCALE_MODE_KV;
     is_variant *more = is_realloc(a->variants, (a->n_variants + n + 1) * sizeof *more);
-    size_t n_bad = 0;
+    is_unusable n_bad = { 0 };
 
     if (!more) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     a->variants = more;
@@ -228,7 +233,7 @@ is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, 
                        is_engine_describe(a->is->engine)->why_not);
         a->answer->mode = INFERSCALE_MODE_TEXT;
     }
-    if (n_bad) is_asking_note_damaged(a, n_bad);
+    is_asking_note_damaged(a, &n_bad);
     return INFERSCALE_OK;
 }
 
@@ -255,7 +260,7 @@ static is_status exact_first(is_asking *a, is_planned *planned)
     const size_t at = is_planned_first(planned);
     is_variant *v = at < plan->n_parts ? is_asking_variant(a, plan->parts[at].fact_id) : NULL;
     is_segment *exact = NULL;
-    size_t n_bad = 0;
+    is_unusable n_bad = { 0 };
     is_status st;
 
     if (!v) return INFERSCALE_OK;

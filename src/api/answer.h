@@ -42,7 +42,7 @@ is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *
 void is_asking_free(is_asking *a);
 /* A reason, INFERSCALE_FALLBACK_*, and its sentence. */
 void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-void is_asking_note_damaged(is_asking *a, size_t n_segments);
+void is_asking_note_damaged(is_asking *a, const is_unusable *n); /* nothing, if n is */
 
 /* Before each try: what an outdated plan noted and held does not count. */
 void is_asking_again(is_asking *a);

@@ -119,11 +119,12 @@ static bool count_due(struct is_damage *d, const uint8_t *key, uint64_t *due, ui
 
 /* The books lose it, and the disk what is left of it under its name (set aside, half written by a process that was killed): encoded again
  * the fact may get another name, and then forgetting would not come by here. */
-void is_damage_found(inferscale *is, const is_partition *p, const is_segment_row *row)
+void is_damage_found(inferscale *is, const is_partition *p, const is_segment_row *row, is_unusable *n)
 {
     struct is_damage *d = is->damage;
     uint8_t key[IS_HASH_BYTES];
 
+    n->kept++;
     if (is->read_only) return;
     key_of(p, row, false, key);
     if (!count_due(d, key, &d->n.queued, &d->n.rested)) return;
@@ -132,6 +133,8 @@ void is_damage_found(inferscale *is, const is_partition *p, const is_segment_row
         is_log(IS_LOG_WARN, "damaged rows stay in the books for now: %s", is_error());
         return;
     }
+    n->kept--;
+    n->queued++;
     if (is_vault_remove(is->vault, row->name) != INFERSCALE_OK)
         is_log(IS_LOG_WARN, "what is left of a damaged segment stays in the vault until the next gc: %s", is_error());
     is_background_again(is->background, p->id);
@@ -185,22 +188,21 @@ static void dispute(inferscale *is, const uint8_t *key, const is_part *part, con
            "now? Nothing is encoded again", (long long)part->fact_id, reason);
 }
 
-bool is_damage_told(inferscale *is, const is_partition *p, const is_part *part, const char *reason)
+void is_damage_told(inferscale *is, const is_partition *p, const is_part *part, const char *reason, is_unusable *n)
 {
     struct is_damage *d = is->damage;
     uint8_t disputed[IS_HASH_BYTES];
     is_segment_row row;
     is_status st;
 
-    if (!part->segment || !find_row(is, p, part, &row)) return false;
+    if (!part->segment || !find_row(is, p, part, &row)) return;
     key_of(p, &row, true, disputed);
     if (rests(d, disputed)) { /* its file was looked at not long ago */
         dispute(is, disputed, part, reason);
-        return false;
+        return;
     }
     st = look(is, part);
     if (st == INFERSCALE_OK) dispute(is, disputed, part, reason);
-    if (st != INFERSCALE_E_NOTFOUND) return false; /* what cannot be read just now (no memory) is looked at the next time */
-    is_damage_found(is, p, &row);
-    return true;
+    else if (st == INFERSCALE_E_NOTFOUND) is_damage_found(is, p, &row, n);
+    else n->unread++; /* looked at the next time */
 }

@@ -22,9 +22,16 @@ is_status is_damage_new(struct is_damage **out);
 void is_damage_free(struct is_damage *d); /* NULL is allowed */
 void is_damage_count(inferscale *is, is_damage_counts *out);
 
-/* The vault has no usable file of this row. */
-void is_damage_found(inferscale *is, const is_partition *p, const is_segment_row *row);
-/* A server says that it could not use the rows of this part, which is stored. True: they are damaged. */
-bool is_damage_told(inferscale *is, const is_partition *p, const is_part *part, const char *reason);
+/* What one answer could not use. */
+typedef struct is_unusable {
+    size_t queued; /* missing or damaged, and to be encoded again */
+    size_t kept;   /* missing or damaged, but left as they are for now: they rest, or the store is open for reading only */
+    size_t unread; /* their files cannot be read just now: nothing is known against them, and they stay */
+} is_unusable;
+
+/* The vault has no usable file of this row (E_NOTFOUND, and nothing else: is_vault_get). */
+void is_damage_found(inferscale *is, const is_partition *p, const is_segment_row *row, is_unusable *n);
+/* A server says that it could not use the rows of this part, which is stored. Counts in n what is damaged here too. */
+void is_damage_told(inferscale *is, const is_partition *p, const is_part *part, const char *reason, is_unusable *n);
 
 #endif

@@ -125,7 +125,7 @@ is_status is_proof_segments(is_proof *p, const is_names *names)
         is_status st = is_vault_get(p->is->vault, names->names[i], NULL, &s);
 
         if (st == INFERSCALE_OK) st = add_segment(p, s, budget);
-        else if (st == INFERSCALE_E_NOTFOUND) p->unread++, st = INFERSCALE_OK;
+        else if (st != INFERSCALE_E_NOMEM) p->unread++, st = INFERSCALE_OK; /* not there, or not to be read just now */
         is_segment_unref(s);
         IS_TRY(st);
     }

@@ -26,16 +26,16 @@ static bool take_back(is_asking *a, const is_part *part)
 /* Of what the servers could not use, what is damaged here too. */
 static void hear_of_bad(is_asking *a, const is_run_stats *s)
 {
-    size_t n = 0;
+    is_unusable n = { 0 };
 
     for (uint32_t b = 0; b < s->n_bad; b++)
         for (uint32_t i = 0; i < a->ran->n_parts; i++) {
             const is_part *part = &a->ran->parts[i];
 
             if (part->source != IS_SRC_STORED || memcmp(is_segment_info(part->segment)->name, s->bad[b].name, IS_HASH_BYTES) != 0) continue;
-            n += is_damage_told(a->is, &a->p, part, s->bad[b].reason);
+            is_damage_told(a->is, &a->p, part, s->bad[b].reason, &n);
         }
-    if (n) is_asking_note_damaged(a, n);
+    is_asking_note_damaged(a, &n);
 }
 
 /* Such an engine computes nothing of the first so many tokens, and all of the others. */

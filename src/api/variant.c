@@ -1,6 +1,5 @@
 /* variant.c - see variant.h. */
 #include "api/variant.h"
-#include "api/damage.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,19 +31,19 @@ static bool is_exact(const is_segment_row *row)
     return strcmp(row->policy, "header") == 0;
 }
 
-/* A file that is gone or damaged leaves the books. What cannot be read just now (no memory) stays for the next time. */
-static bool take(inferscale *is, const is_partition *p, const is_segment_row *row, is_segment **out, size_t *n_bad)
+/* A file that is gone or damaged leaves the books. What cannot be read just now (no memory, no descriptor) stays for the next time. */
+static bool take(inferscale *is, const is_partition *p, const is_segment_row *row, is_segment **out, is_unusable *n_bad)
 {
     is_status st = is_engine_segment(is->engine, is->vault, row->name, out);
 
     if (st == INFERSCALE_OK) return true;
-    ++*n_bad;
-    if (st == INFERSCALE_E_NOTFOUND) is_damage_found(is, p, row);
+    if (st == INFERSCALE_E_NOTFOUND) is_damage_found(is, p, row, n_bad);
+    else n_bad->unread++;
     return false;
 }
 
 is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, size_t n_facts, is_variant *v,
-                          is_segment **out, size_t *n_bad)
+                          is_segment **out, is_unusable *n_bad)
 {
     is_segment_row *rows = NULL;
     size_t n = 0;
@@ -64,7 +63,7 @@ is_status is_variant_load(inferscale *is, const is_partition *p, const inferscal
     return INFERSCALE_OK;
 }
 
-is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, is_segment **out, size_t *n_bad)
+is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, is_segment **out, is_unusable *n_bad)
 {
     is_segment_row *rows = NULL;
     size_t n = 0;

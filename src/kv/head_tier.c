@@ -57,11 +57,14 @@ is_status head_tier_get(head_tier *t, const is_fs *fs, const char *path, const u
 {
     uint8_t key[IS_HASH_BYTES];
     uint64_t since;
+    is_status st;
     is_stat file;
 
     *out = NULL;
     key_of(name, salt, key);
-    IS_TRY(fs->stat(fs, path, &file)); /* before it is read: what is written meanwhile is another file the next time */
+    st = fs->stat(fs, path, &file); /* before it is read: what is written meanwhile is another file the next time */
+    if (st == INFERSCALE_E_NOTFOUND) head_tier_forget(t, name, salt); /* nothing is kept of a file that is gone */
+    if (st != INFERSCALE_OK) return st;
     *out = kept(t, key, &file, &since);
     if (*out) return INFERSCALE_OK;
     IS_TRY(is_segment_read_bare(fs, path, out));

@@ -317,10 +317,14 @@ static is_status read_file(is_vault *v, const uint8_t *name, bool bare, is_segme
         st =
             is_fail(INFERSCALE_E_CORRUPT, "a KV segment's file has another segment's name; its facts have to be encoded again");
     }
-    if (st == INFERSCALE_OK || st == INFERSCALE_E_NOMEM) return st;
-    if (st == INFERSCALE_E_CORRUPT || st == INFERSCALE_E_FOREIGN) set_aside(v, name, path);
-    else if (st != INFERSCALE_E_NOTFOUND) is_log(IS_LOG_WARN, "vault: a segment cannot be read: %s", is_error());
-    return absent();
+    if (st == INFERSCALE_E_NOTFOUND) return absent();
+    if (st == INFERSCALE_E_CORRUPT || st == INFERSCALE_E_FOREIGN) {
+        set_aside(v, name, path);
+        return absent();
+    }
+    /* What cannot be read just now (no memory, no descriptor, a disk or a share that fails) may be well: it is not absent. */
+    if (st != INFERSCALE_OK) is_log(IS_LOG_WARN, "vault: a segment cannot be read just now: %s", is_error());
+    return st;
 }
 
 static is_status check_fingerprint(is_segment *s, const uint8_t *want, is_segment **out)

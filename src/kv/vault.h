@@ -24,7 +24,8 @@ is_status is_vault_put(is_vault *v, is_segment *s);
 /* As put, but a file that is there is replaced, and the old one's bytes overwritten. */
 is_status is_vault_replace(is_vault *v, is_segment *s);
 /* A new reference to the segment, from RAM or file. E_NOTFOUND if absent or unusable (then the bad file is set aside as
- * NAME.bad). want_fingerprint (may be NULL) and the name inside the file must match. */
+ * NAME.bad). Any other failure (E_NOMEM, E_IO, E_DENIED) says nothing of the file, which may be well: nothing is to be removed for it.
+ * want_fingerprint (may be NULL) and the name inside the file must match. */
 is_status is_vault_get(is_vault *v, const uint8_t name[IS_HASH_BYTES], const uint8_t *want_fingerprint, is_segment **out);
 /* The same without its rows, for a plan that is carried out elsewhere: the file's head is read, and kept until the file changes. The RAM
  * tier is not asked: whether the file is there is what counts. Damage behind the head is not seen. */

@@ -129,7 +129,7 @@ static is_status load_fact(inferscale *is, const audit_entry *e, const audit_par
 {
     is_variant variant;
     is_tokens tokens = { 0 };
-    size_t n_bad = 0;
+    is_unusable n_bad = { 0 };
 
     if (from->stored) {
         if (is_engine_segment(is->engine, is->vault, from->segment, &to->segment) != INFERSCALE_OK)

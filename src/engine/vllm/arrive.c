@@ -141,36 +141,40 @@ static bool read_name(const char *name, uint8_t id[16])
     return skip_rank(&p) && skip_rank(&p) && !*p;
 }
 
-/* Opens the file that grows, or begins it anew. */
-static is_status open_part(const is_fs *fs, const char *path, uint64_t at, is_file **out)
+/* Opens the file that grows, or begins it anew. *size: what it had. */
+static is_status open_part(const is_fs *fs, const char *path, uint64_t at, uint64_t *size, is_file **out)
 {
-    uint64_t size = 0;
+    is_stat was = { 0 };
     is_status st;
 
+    *size = 0;
     if (at == 0) {
+        if (fs->exists(fs, path) && fs->stat(fs, path, &was) == INFERSCALE_OK) *size = was.bytes;
         IS_TRY(is_file_shred(fs, path));
         return fs->open(fs, path, IS_OPEN_CREATE_NEW, out);
     }
     st = fs->open(fs, path, IS_OPEN_RDWR, out);
-    if (st == INFERSCALE_OK) st = fs->size(fs, *out, &size);
-    if (st == INFERSCALE_E_NOTFOUND || (st == INFERSCALE_OK && size < at))
+    if (st == INFERSCALE_OK) st = fs->size(fs, *out, size);
+    if (st == INFERSCALE_E_NOTFOUND || (st == INFERSCALE_OK && *size < at))
         st = is_fail(INFERSCALE_E_STALE, "a piece of captured rows before its forerunner; send the file from its beginning");
     return st;
 }
 
-/* *whole: the file has become whole by this piece. */
-static is_status write_piece(const char *path, const is_rows_piece *p, bool *whole)
+/* *grown: there is more of it than before this piece. *whole: it has become whole by it. */
+static is_status write_piece(const char *path, const is_rows_piece *p, bool *grown, bool *whole)
 {
     const is_fs *fs = is_fs_default();
     is_buf part = IS_BUF_INIT;
     is_file *f = NULL;
+    uint64_t size = 0;
     is_status st;
 
     if (fs->exists(fs, path)) return INFERSCALE_OK; /* its last piece came before, and only the answer was lost */
     is_buf_fmt(&part, "%s.part", path);
-    st = is_buf_ok(&part) ? open_part(fs, (const char *)part.data, p->at, &f) : vllm_no_memory();
+    st = is_buf_ok(&part) ? open_part(fs, (const char *)part.data, p->at, &size, &f) : vllm_no_memory();
     if (st == INFERSCALE_OK) st = fs->pwrite(fs, f, p->data, p->n, p->at);
     if (f) fs->close(fs, f);
+    *grown = st == INFERSCALE_OK && p->at + p->n > size;
     if (st == INFERSCALE_OK && p->at + p->n == p->total) {
         st = fs->rename(fs, (const char *)part.data, path);
         *whole = st == INFERSCALE_OK;
@@ -183,16 +187,16 @@ static is_status take_piece(vllm *e, const uint8_t id[16], const is_rows_piece *
 {
     arrival *x = find(e->arrivals, id);
     is_buf path = IS_BUF_INIT;
-    bool whole = false;
+    bool grown = false, whole = false;
     is_status st;
 
     if (!x || p->total > x->most) return is_fail(INFERSCALE_E_NOTFOUND, "no rows of this name and size are waited for; give them up");
     is_buf_fmt(&path, "%s/spool/%s", e->dir, p->name);
-    st = is_buf_ok(&path) ? write_piece((const char *)path.data, p, &whole) : vllm_no_memory();
+    st = is_buf_ok(&path) ? write_piece((const char *)path.data, p, &grown, &whole) : vllm_no_memory();
     is_buf_free(&path);
     if (st != INFERSCALE_OK) return st;
     x->n_whole += whole;
-    x->since = is_now_ms();
+    if (grown) x->since = is_now_ms(); /* who sends the same again and again is not waited for */
     return st;
 }
 

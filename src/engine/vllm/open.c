@@ -77,6 +77,7 @@ static is_status adopt(vllm *e, uint32_t i, vllm_model *m)
 
     pthread_mutex_lock(&e->lock);
     was_foreign = u->state == VLLM_FOREIGN;
+    news = u->unsure || u->version[0] == 0;
     if (!e->model) {
         e->model = m;
         m = NULL;
@@ -88,7 +89,6 @@ static is_status adopt(vllm *e, uint32_t i, vllm_model *m)
     snprintf(u->served, sizeof u->served, "%s", seen->served);
     memcpy(u->fingerprint, seen->fingerprint, IS_HASH_BYTES);
     u->can_inject = same && seen->can_inject;
-    news = u->unsure || u->version[0] == 0;
     u->unsure = false;
     if (u->n_row == 0) u->why[0] = 0;
     if (!same) snprintf(u->why, sizeof u->why, "it serves another model (%.40s) than the one that this gateway was started with (%.40s); start "
