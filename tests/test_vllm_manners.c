@@ -403,6 +403,109 @@ static void one_that_hangs_is_no_bother(void **state)
     vt_stop(&s);
 }
 
+/* Nor does one whose first word, or whose word about what was forgotten, never comes. */
+static void one_that_is_silent_is_no_bother(void **state)
+{
+    is_realm r = vt_realm(5, 2);
+    size_t pending;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 3);
+    for (int round = 0; round < 2; round++) {
+        const uint32_t before = fake_look(s.f[0]).hung;
+
+        FAKE_PUT(s.f[0], op_hangs, round ? INFERSCALE_TICKET_REVOKE : INFERSCALE_TICKET_DESCRIBE);
+        if (round) {
+            FAILS(E_BUSY, V->revoke(s.e, &r, 1000, &pending));
+        } else {
+            fake_set(s.f[0], FAKE_LOADING);
+            assert_true(wait_up(&s, 0, false));
+            fake_set(s.f[0], FAKE_GOOD);
+        }
+        for (int k = 0; k < 1000 && fake_look(s.f[0]).hung <= before + (uint32_t)round; k++) vt_nap(10);
+        assert_int_equal(fake_look(s.f[0]).hung, before + 1 + (uint32_t)round); /* the keeper waits for it now */
+        fake_set(s.f[2], FAKE_LOADING);
+        assert_true(wait_up(&s, 2, false));
+        fake_set(s.f[2], FAKE_GOOD);
+        assert_true(wait_up(&s, 2, true));
+        assert_int_equal(fake_look(s.f[0]).hung, before + 1 + (uint32_t)round); /* and did all the time */
+        FAKE_PUT(s.f[0], op_hangs, 0);
+        assert_true(wait_up(&s, 0, true));
+        for (int k = 0; k < 1000 && up_of(&s, 0).n_pending; k++) vt_nap(10);
+        assert_int_equal(up_of(&s, 0).n_pending, 0);
+    }
+    vt_stop(&s);
+}
+
+/* Who says nothing to a revocation has failed. */
+static void silence_about_what_was_forgotten_is_a_failure(void **state)
+{
+    is_realm r = vt_realm(5, 2);
+    size_t pending;
+    vt_set s;
+
+    (void)state;
+    vt_start_fakes(&s, 2);
+    vllm_limit.small_ms = 1000;
+    OK(vt_open_set(&s));
+    FAKE_PUT(s.f[0], op_hangs, INFERSCALE_TICKET_REVOKE);
+    FAKE_PUT(s.f[0], health_hangs, true); /* nothing makes it well again */
+    FAILS(E_BUSY, V->revoke(s.e, &r, 50, &pending));
+    for (int k = 0; k < 1000 && !strstr(up_of(&s, 0).why, "/v1/completions"); k++) vt_nap(10);
+    assert_non_null(strstr(up_of(&s, 0).why, "/v1/completions"));
+    assert_false(up_of(&s, 0).up);
+    assert_true(up_of(&s, 1).up);
+    FAKE_PUT(s.f[0], op_hangs, 0);
+    FAKE_PUT(s.f[0], health_hangs, false);
+    assert_true(wait_up(&s, 0, true));
+    vt_stop(&s);
+}
+
+static uint32_t n_warned, n_confirmed;
+
+static void count_lines(void *ctx, int level, const char *text)
+{
+    (void)ctx;
+    if (level == IS_LOG_WARN && strstr(text, "has not confirmed")) __atomic_add_fetch(&n_warned, 1, __ATOMIC_RELAXED);
+    if (strstr(text, "has confirmed")) __atomic_add_fetch(&n_confirmed, 1, __ATOMIC_RELAXED);
+}
+
+/* What is never confirmed is in nobody's way, and said once. */
+static void one_memory_holds_up_no_other(void **state)
+{
+    size_t pending;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 2);
+    n_warned = n_confirmed = 0;
+    is_log_set(count_lines, NULL);
+    fake_set(s.f[0], FAKE_NOT_REVOKED);
+    for (uint8_t tag = 5; tag < 45; tag++) {
+        is_realm r = vt_realm(tag, 2);
+
+        FAILS(E_BUSY, V->revoke(s.e, &r, 5000, &pending));
+        assert_int_equal(pending, 1);
+    }
+    assert_int_equal(up_of(&s, 0).n_pending, 40);
+    FAKE_PUT(s.f[0], keeps_tag, 5);
+    fake_set(s.f[0], FAKE_GOOD);
+    for (int k = 0; k < 1000 && up_of(&s, 0).n_pending > 1; k++) vt_nap(10);
+    vt_nap(200); /* some rounds more */
+    assert_int_equal(up_of(&s, 0).n_pending, 1);
+    assert_true(up_of(&s, 0).up); /* it answers */
+    FAKE_PUT(s.f[0], keeps_tag, 0);
+    for (int k = 0; k < 1000 && up_of(&s, 0).n_pending; k++) vt_nap(10);
+    assert_int_equal(up_of(&s, 0).n_pending, 0);
+    V->close(s.e); /* and its thread */
+    s.e = NULL;
+    is_log_set(NULL, NULL);
+    assert_int_equal(n_warned, 40);
+    assert_int_equal(n_confirmed, 40);
+    vt_stop(&s);
+}
+
 /* Restarted with another model: also the first request does not go there, though nobody looked after it meanwhile. */
 static void another_model_gets_no_work(void **state)
 {
@@ -585,6 +688,9 @@ int main(void)
         cmocka_unit_test(unsigned_since_a_moment),
         cmocka_unit_test(who_dies_is_noticed_and_who_comes_back),
         cmocka_unit_test(one_that_hangs_is_no_bother),
+        cmocka_unit_test(one_that_is_silent_is_no_bother),
+        cmocka_unit_test(silence_about_what_was_forgotten_is_a_failure),
+        cmocka_unit_test(one_memory_holds_up_no_other),
         cmocka_unit_test(another_model_gets_no_work),
         cmocka_unit_test(another_model_without_a_pause),
         cmocka_unit_test(the_right_model_serves_again),

@@ -361,6 +361,36 @@ static void what_was_revoked_is_used_nowhere(void **state)
     vt_stop(&s);
 }
 
+/* It may have rows from before this process began: told when it is first there. One of another model is told at once. */
+static void who_was_not_there_is_told_when_it_is(void **state)
+{
+    is_realm r = vt_realm(5, 2);
+    is_upstream up[SERVERS];
+    size_t pending;
+    vt_set s;
+
+    (void)state;
+    vt_start_fakes(&s, 3);
+    fake_set(s.f[1], FAKE_LOADING);
+    fake_set(s.f[2], FAKE_FOREIGN);
+    OK(vt_open_set(&s));
+    OK(V->revoke(s.e, &r, 20000, &pending));
+    assert_int_equal(pending, 0);
+    assert_int_equal(fake_look(s.f[0]).revokes, 1);
+    assert_int_equal(fake_look(s.f[2]).revokes, 1);
+    V->upstreams(s.e, up, SERVERS);
+    assert_int_equal(up[1].n_pending, 1);
+    fake_set(s.f[1], FAKE_GOOD);
+    for (int k = 0; k < 1000 && up[1].n_pending; k++) {
+        vt_nap(10);
+        V->upstreams(s.e, up, SERVERS);
+    }
+    assert_int_equal(up[1].n_pending, 0);
+    assert_int_equal(fake_look(s.f[1]).revokes, 1);
+    assert_true(up[1].up);
+    vt_stop(&s);
+}
+
 static void a_server_that_hangs_does_not_hold_up_a_revocation(void **state)
 {
     is_realm now = vt_realm(5, 2);
@@ -494,6 +524,7 @@ int main(void)
         cmocka_unit_test(a_tag_has_a_server_of_its_own),
         cmocka_unit_test(no_server_has_much_more_than_its_share),
         cmocka_unit_test(what_was_revoked_is_used_nowhere),
+        cmocka_unit_test(who_was_not_there_is_told_when_it_is),
         cmocka_unit_test(a_server_that_hangs_does_not_hold_up_a_revocation),
         cmocka_unit_test(many_threads_use_it),
         cmocka_unit_test(memory_that_fails_is_said),

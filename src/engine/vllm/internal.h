@@ -58,6 +58,8 @@ typedef enum vllm_state { VLLM_NEW, VLLM_READY, VLLM_FOREIGN } vllm_state; /* no
 /* Of a request: the server answered it; the server failed (no answer, or one that is no request's fault); it says nothing of the server. */
 typedef enum vllm_outcome { VLLM_WORKED, VLLM_FAILED, VLLM_NEITHER } vllm_outcome;
 
+typedef struct vllm_pending { is_realm of; bool late; } vllm_pending; /* late: the keeper asks; before, whoever revoked it */
+
 typedef struct vllm_upstream {
     char *url;                      /* without a slash at its end */
     vllm_state state;
@@ -73,8 +75,9 @@ typedef struct vllm_upstream {
     uint64_t n_requests, n_failures, n_retries, tokens_injected;
     uint32_t n_reasons;
     struct { char code[24]; uint64_t n; } reasons[IS_REASONS_MAX];
-    is_realm *pending;              /* revocations it has not confirmed */
+    vllm_pending *pending;          /* revocations it has not confirmed */
     uint32_t n_pending, cap_pending;
+    bool overflowed;                /* there were more than are remembered, and it was said */
 } vllm_upstream;
 
 typedef struct vllm_counters {
@@ -157,6 +160,8 @@ is_status vllm_body_for(vllm *e, uint32_t i, const char *body, char **out);
 is_status vllm_server_fault(is_status st);
 /* On one server after another; the body as for vllm_body_for. */
 is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out);
+/* The JSON of a call that has ended. */
+is_status vllm_call_json(vllm_call *c, json_t **out, bool *retry);
 /* Waits on the line in short steps until each call has ended or a flag is set: E_CANCELLED. */
 is_status vllm_wait_all(vllm_line *l, vllm_call *const *calls, size_t n, vllm_flags flags);
 
@@ -206,6 +211,9 @@ is_status vllm_open(const is_engine_opts *opts, void **impl);
 void vllm_close(void *impl);
 /* Asks server i what it is, and waits ms for that at most. E_NOTFOUND: no connector. The model's first description becomes e->model. */
 is_status vllm_describe(vllm *e, uint32_t i, vllm_flags flags, uint32_t ms);
+/* The same in two steps: the call is the caller's; once it has ended, what came of it. */
+is_status vllm_describe_begin(vllm *e, uint32_t i, vllm_line *l, uint32_t ms, vllm_call **out);
+is_status vllm_describe_end(vllm *e, uint32_t i, vllm_call *c);
 is_status vllm_keeper_start(vllm *e);
 void vllm_keeper_stop(vllm *e);
 
@@ -304,7 +312,11 @@ bool vllm_seen(vllm *e, const uint8_t salt[IS_HASH_BYTES], uint32_t begin);
 /* ---- Giving up ------------------------------------------------------------------------------------------------------------- */
 
 is_status vllm_revoke(void *impl, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
-void vllm_revoke_again(vllm *e);    /* the keeper: servers that have not confirmed */
+/* The keeper: what server i has not confirmed, those first that were asked about longest ago; how many of `most`. */
+uint32_t vllm_revoke_due(vllm *e, uint32_t i, is_realm *out, uint32_t most);
+is_status vllm_revoke_begin(vllm *e, uint32_t i, vllm_line *l, const is_realm *r, uint32_t ms, vllm_call **out);
+/* Once that call has ended. *ok: confirmed. Else OK where the server answered all the same. */
+is_status vllm_revoke_end(vllm *e, uint32_t i, vllm_call *c, const is_realm *r, bool *ok);
 /* E_STALE: a higher epoch of this tag was revoked. */
 is_status vllm_realm_check(vllm *e, const is_realm *realm);
 

@@ -125,24 +125,57 @@ static is_status name_gateway(vllm *e, uint32_t i, vllm_flags flags, is_status f
     return is_fail(INFERSCALE_E_INVALID, "%s is an `inferscale serve`, not a vLLM; give the address of the vLLM server that is to compute", u->url);
 }
 
+static const int32_t no_prompt[] = { 0 };
+static const vllm_ask_for what_it_is = { .op = INFERSCALE_TICKET_DESCRIBE, .prompt = no_prompt, .n_prompt = 1 };
+
+/* st: of the question. said is let go of. */
+static is_status take_in(vllm *e, uint32_t i, is_status st, json_t *said, vllm_flags flags)
+{
+    vllm_model *m = NULL;
+
+    if (st == INFERSCALE_OK) st = vllm_model_read(said, &m);
+    json_decref(said);
+    if (st == INFERSCALE_OK) return adopt(e, i, m);
+    if (!e->model) st = name_gateway(e, i, flags, st); /* nobody has said yet what is served: the address may be a wrong one */
+    if (st == INFERSCALE_E_CANCELLED) return st;
+    pthread_mutex_lock(&e->lock);
+    snprintf(e->up[i].why, sizeof e->up[i].why, "%s", is_error());
+    pthread_mutex_unlock(&e->lock);
+    return st;
+}
+
 is_status vllm_describe(vllm *e, uint32_t i, vllm_flags flags, uint32_t ms)
 {
-    const int32_t prompt[] = { 0 };
-    vllm_ask_for a = { .op = INFERSCALE_TICKET_DESCRIBE, .prompt = prompt, .n_prompt = 1 };
-    vllm_model *m = NULL;
+    vllm_ask_for a = what_it_is;
     json_t *said = NULL;
     is_status st = vllm_ticket_ask(e, i, &a, flags, ms, &said, NULL);
 
-    if (st == INFERSCALE_OK) st = vllm_model_read(said, &m);
-    if (st == INFERSCALE_OK) st = adopt(e, i, m);
-    else if (!e->model) st = name_gateway(e, i, flags, st); /* nobody has said yet what is served: the address may be a wrong one */
-    if (st != INFERSCALE_OK && st != INFERSCALE_E_CANCELLED) {
-        pthread_mutex_lock(&e->lock);
-        snprintf(e->up[i].why, sizeof e->up[i].why, "%s", is_error());
-        pthread_mutex_unlock(&e->lock);
-    }
-    json_decref(said);
+    return take_in(e, i, st, said, flags);
+}
+
+is_status vllm_describe_begin(vllm *e, uint32_t i, vllm_line *l, uint32_t ms, vllm_call **out)
+{
+    vllm_ask_for a = what_it_is;
+    char *body = NULL;
+    is_status st = vllm_ticket_body(e, &a, &body);
+
+    *out = NULL;
+    if (st == INFERSCALE_OK)
+        st = vllm_call_open(l, e->up[i].url, "/v1/completions", body, VLLM_ANSWER_MAX, (vllm_patience){ vllm_limit.connect_ms, ms }, out);
+    is_free(body);
     return st;
+}
+
+is_status vllm_describe_end(vllm *e, uint32_t i, vllm_call *c)
+{
+    json_t *answer = NULL, *said = NULL;
+    bool retry;
+    is_status st = vllm_call_json(c, &answer, &retry);
+
+    if (st == INFERSCALE_OK) st = vllm_ticket_answer(answer, &said, NULL);
+    json_decref(answer);
+    if (st == INFERSCALE_E_DENIED) vllm_secret_again(e); /* the next question is signed with what it finds */
+    return take_in(e, i, st, said, (vllm_flags){ &e->stopping, NULL });
 }
 
 void vllm_nap(uint32_t ms)

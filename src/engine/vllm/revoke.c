@@ -44,23 +44,35 @@ is_status vllm_realm_check(vllm *e, const is_realm *r)
 
 /* ---- What servers have not confirmed --------------------------------------------------------------------------------------------------- */
 
-/* Under the lock. */
-static is_status pend(vllm_upstream *u, const is_realm *r)
+enum { UNSEEN_MAX = 1 << 16 }; /* of a server that was never there: it may never be */
+
+/* Under the lock. NULL: it has confirmed it, or was not asked. */
+static vllm_pending *find(const vllm_upstream *u, const uint8_t *tag)
 {
     for (uint32_t k = 0; k < u->n_pending; k++)
-        if (memcmp(u->pending[k].tag, r->tag, IS_HASH_BYTES) == 0) {
-            if (u->pending[k].epoch < r->epoch) u->pending[k].epoch = r->epoch;
-            return INFERSCALE_OK;
-        }
+        if (memcmp(u->pending[k].of.tag, tag, IS_HASH_BYTES) == 0) return &u->pending[k];
+    return NULL;
+}
+
+/* Under the lock. late: nobody else asks it, the keeper is to. */
+static is_status pend(vllm_upstream *u, const is_realm *r, bool late)
+{
+    vllm_pending *p = find(u, r->tag);
+
+    if (p) {
+        if (p->of.epoch < r->epoch) p->of.epoch = r->epoch;
+        p->late = p->late || late;
+        return INFERSCALE_OK;
+    }
     if (u->n_pending == u->cap_pending) {
         uint32_t cap = u->cap_pending ? 2 * u->cap_pending : 16;
-        is_realm *list = is_realloc(u->pending, cap * sizeof *list);
+        vllm_pending *list = is_realloc(u->pending, cap * sizeof *list);
 
         if (!list) return vllm_no_memory();
         u->pending = list;
         u->cap_pending = cap;
     }
-    u->pending[u->n_pending++] = *r;
+    u->pending[u->n_pending++] = (vllm_pending){ .of = *r, .late = late };
     return INFERSCALE_OK;
 }
 
@@ -68,27 +80,46 @@ static is_status pend(vllm_upstream *u, const is_realm *r)
 static void confirmed(vllm *e, uint32_t i, const is_realm *r)
 {
     vllm_upstream *u = &e->up[i];
+    vllm_pending *p;
+    bool late = false;
 
     pthread_mutex_lock(&e->lock);
-    for (uint32_t k = 0; k < u->n_pending; k++)
-        if (memcmp(u->pending[k].tag, r->tag, IS_HASH_BYTES) == 0 && u->pending[k].epoch <= r->epoch) {
-            u->pending[k] = u->pending[--u->n_pending];
-            break;
-        }
+    p = find(u, r->tag);
+    if (p && p->of.epoch <= r->epoch) {
+        late = p->late;
+        memmove(p, p + 1, (size_t)(u->pending + --u->n_pending - p) * sizeof *p); /* in order: whose turn it is */
+    }
     pthread_mutex_unlock(&e->lock);
+    if (late) is_log(IS_LOG_INFO, "vLLM at %s has confirmed that it gave up what was forgotten", u->url);
 }
 
-static bool says_ok(vllm_call *c)
+/* It has not, and whoever asked waits no longer. Said once. */
+static void hand_over(vllm *e, uint32_t i, const is_realm *r)
+{
+    vllm_pending *p;
+    bool news;
+
+    pthread_mutex_lock(&e->lock);
+    p = find(&e->up[i], r->tag);
+    news = p && !p->late;
+    if (p) p->late = true;
+    pthread_mutex_unlock(&e->lock);
+    if (news) is_log(IS_LOG_WARN, "vLLM at %s has not confirmed that it gave up what was forgotten; it gets none of that work until it does",
+                     e->up[i].url);
+}
+
+is_status vllm_revoke_end(vllm *e, uint32_t i, vllm_call *c, const is_realm *r, bool *ok)
 {
     json_t *answer = NULL, *said = NULL;
-    bool ok = false;
+    bool retry;
+    is_status st = vllm_call_json(c, &answer, &retry);
 
-    if (vllm_call_end(c) != VLLM_ANSWERED || vllm_call_code(c) != 200) return false;
-    answer = json_loadb(vllm_call_body(c)->len ? (const char *)vllm_call_body(c)->data : "", vllm_call_body(c)->len, 0, NULL);
-    if (vllm_ticket_answer(answer, &said, NULL) == INFERSCALE_OK) ok = json_is_true(json_object_get(said, "ok"));
+    *ok = false;
+    if (st == INFERSCALE_OK && vllm_ticket_answer(answer, &said, NULL) == INFERSCALE_OK) *ok = json_is_true(json_object_get(said, "ok"));
     json_decref(said);
     json_decref(answer);
-    return ok;
+    if (*ok) confirmed(e, i, r);
+    return retry ? st : INFERSCALE_OK; /* a request that is refused says nothing of the server */
 }
 
 static is_status body_of(vllm *e, const is_realm *r, char **body)
@@ -119,15 +150,15 @@ static is_status ask_servers(vllm *e, const is_realm *r, bool *which, uint32_t w
 
         left = false;
         for (uint32_t i = 0; i < e->n_up; i++) {
+            bool ok;
+
             if (!calls[i]) continue;
             if (vllm_call_end(calls[i]) == VLLM_PENDING) {
                 left = true;
                 continue;
             }
-            which[i] = !says_ok(calls[i]);
-            if (!which[i]) confirmed(e, i, r);
-            else is_log(IS_LOG_WARN, "vLLM at %s has not confirmed that it gave up what was forgotten; it gets none of that work until it does",
-                        e->up[i].url);
+            vllm_revoke_end(e, i, calls[i], r, &ok);
+            which[i] = !ok;
             vllm_call_close(calls[i]);
             calls[i] = NULL;
         }
@@ -139,7 +170,27 @@ static is_status ask_servers(vllm *e, const is_realm *r, bool *which, uint32_t w
     return st;
 }
 
-/* Servers that were never described have had no work of anybody. */
+/* Under the lock. Servers that were never there since this process began have had no work of it, but perhaps of one before. They are told as
+ * soon as they are there, before they get work of that tag, and are not counted: nobody knows whether they ever come. */
+static is_status pend_all(vllm *e, const is_realm *r, bool *which)
+{
+    is_status st = INFERSCALE_OK;
+
+    for (uint32_t i = 0; st == INFERSCALE_OK && i < e->n_up; i++) {
+        vllm_upstream *u = &e->up[i];
+
+        which[i] = u->state != VLLM_NEW;
+        if (which[i] || find(u, r->tag) || u->n_pending < UNSEEN_MAX) {
+            st = pend(u, r, !which[i]);
+        } else if (!u->overflowed) {
+            u->overflowed = true;
+            is_log(IS_LOG_WARN, "vLLM at %s was never there, and more was forgotten meanwhile than is remembered for it; if it is running, start it "
+                   "anew before it is used", u->url);
+        }
+    }
+    return st;
+}
+
 is_status vllm_revoke(void *impl, const is_realm *realm, uint32_t wait_ms, size_t *n_pending)
 {
     vllm *e = impl;
@@ -150,31 +201,52 @@ is_status vllm_revoke(void *impl, const is_realm *realm, uint32_t wait_ms, size_
     VLLM_COUNT(e, revocations, 1);
     vllm_heads_forget(e->heads, realm->tag);
     pthread_mutex_lock(&e->lock);
-    for (uint32_t i = 0; st == INFERSCALE_OK && i < e->n_up; i++) {
-        if (e->up[i].state != VLLM_READY) continue;
-        which[i] = true;
-        st = pend(&e->up[i], realm);
-    }
+    if (st == INFERSCALE_OK) st = pend_all(e, realm, which);
     pthread_mutex_unlock(&e->lock);
     if (st == INFERSCALE_OK) st = ask_servers(e, realm, which, wait_ms);
-    for (uint32_t i = 0; i < e->n_up; i++) *n_pending += which[i];
+    for (uint32_t i = 0; i < e->n_up; i++) {
+        *n_pending += which[i];
+        if (which[i]) hand_over(e, i, realm);
+    }
     if (st != INFERSCALE_OK || !*n_pending) return st;
     return is_fail(INFERSCALE_E_BUSY, "%zu vLLM servers have not confirmed yet that they gave up what was forgotten; they get no work of it and are "
                    "asked again", *n_pending);
 }
 
-void vllm_revoke_again(vllm *e)
-{
-    for (uint32_t i = 0; i < e->n_up; i++) {
-        bool which[VLLM_UPSTREAMS] = { false }, any;
-        is_realm r;
+/* ---- Again ------------------------------------------------------------------------------------------------------------------------------ */
 
-        pthread_mutex_lock(&e->lock);
-        any = e->up[i].n_pending > 0 && e->up[i].down_until_ms <= is_now_ms();
-        if (any) r = e->up[i].pending[0];
-        pthread_mutex_unlock(&e->lock);
-        which[i] = any;
-        if (any && ask_servers(e, &r, which, vllm_limit.small_ms) != INFERSCALE_OK)
-            is_log(IS_LOG_WARN, "a revocation could not be sent again: %s", is_error());
+/* Those that are taken go to the end, so that what is never confirmed is in nobody's way. */
+uint32_t vllm_revoke_due(vllm *e, uint32_t i, is_realm *out, uint32_t most)
+{
+    vllm_upstream *u = &e->up[i];
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&e->lock);
+    if (u->state != VLLM_NEW && u->down_until_ms <= is_now_ms()) {
+        for (uint32_t k = 0, left = u->n_pending; left && n < most; left--) {
+            const vllm_pending p = u->pending[k];
+
+            if (!p.late) {
+                k++;
+                continue;
+            }
+            out[n++] = p.of;
+            memmove(&u->pending[k], &u->pending[k + 1], (u->n_pending - k - 1) * sizeof p);
+            u->pending[u->n_pending - 1] = p;
+        }
     }
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}
+
+is_status vllm_revoke_begin(vllm *e, uint32_t i, vllm_line *l, const is_realm *r, uint32_t ms, vllm_call **out)
+{
+    char *body = NULL;
+    is_status st = body_of(e, r, &body);
+
+    *out = NULL;
+    if (st == INFERSCALE_OK)
+        st = vllm_call_open(l, e->up[i].url, "/v1/completions", body, VLLM_ANSWER_MAX, (vllm_patience){ vllm_limit.connect_ms, ms }, out);
+    is_free(body);
+    return st;
 }

@@ -26,7 +26,7 @@ is_status vllm_no_memory(void)
 bool vllm_upstream_pends(const vllm_upstream *u, const uint8_t *tag)
 {
     for (uint32_t k = 0; tag && k < u->n_pending; k++)
-        if (memcmp(u->pending[k].tag, tag, IS_HASH_BYTES) == 0) return true;
+        if (memcmp(u->pending[k].of.tag, tag, IS_HASH_BYTES) == 0) return true;
     return false;
 }
 
@@ -226,8 +226,9 @@ is_status vllm_wait_all(vllm_line *l, vllm_call *const *calls, size_t n, vllm_fl
     }
 }
 
-static is_status read_answer(vllm_call *c, json_t **out, bool *retry)
+is_status vllm_call_json(vllm_call *c, json_t **out, bool *retry)
 {
+    *out = NULL;
     *retry = true;
     if (vllm_call_end(c) != VLLM_ANSWERED) return vllm_call_fail(c);
     if (vllm_call_code(c) != 200) return vllm_call_refused(c, retry);
@@ -247,7 +248,7 @@ is_status vllm_ask(vllm *e, uint32_t up, const char *path, const char *body, vll
     IS_TRY(vllm_line_take(e->http, &l));
     st = vllm_call_open(l, e->up[up].url, path, body, VLLM_ANSWER_MAX, (vllm_patience){ vllm_limit.connect_ms, ms }, &c);
     if (st == INFERSCALE_OK) st = vllm_wait_all(l, &c, 1, flags);
-    if (st == INFERSCALE_OK) st = read_answer(c, out, retry);
+    if (st == INFERSCALE_OK) st = vllm_call_json(c, out, retry);
     vllm_line_give(l);
     return st;
 }
