@@ -87,6 +87,51 @@ static void a_client_s_heads_are_their_process_s(void **state)
     vt_stop(&s);
 }
 
+/* Another process raises the epoch and cannot know of ours: what was made before goes with the next question. */
+static void heads_of_before_go_when_the_epoch_is_known(void **state)
+{
+    const is_realm anna[] = { vt_realm(7, 1), vt_realm(7, 2) }, bert = vt_realm(8, 1);
+    is_run_stats stats;
+    uint32_t captured;
+    size_t pending;
+    char old[512];
+    void *second;
+    vt_plan p, q;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 1);
+    vt_question(&p);
+    p.parts[0].common = false;
+    q = (vt_plan){ 0 };
+    vt_add(&q, IS_ROLE_HEADER, "What she said since is something else: ", 0);
+    vt_add(&q, IS_ROLE_FACT, "- Anna likes tea a lot.\n", 1);
+    vt_add(&q, IS_ROLE_QUESTION, "What does Anna like?", 0);
+    q.parts[0].common = false;
+    ask(s.e, &p, &anna[0], &stats);
+    assert_int_equal(heads(&s), 1);
+    snprintf(old, sizeof old, "%s", one);
+    ask(s.e, &p, &bert, &stats);
+    OK(vt_open_urls(s.home, s.f[0]->url, &second));
+    OK(V->revoke(second, &anna[1], 20000, &pending));
+    V->close(second);
+    assert_int_equal(heads(&s), 2); /* they are the first one's */
+    ask(s.e, &q, &anna[1], &stats);
+    assert_int_equal(heads(&s), 2);
+    assert_int_not_equal(access(old, F_OK), 0);
+    ask(s.e, &p, &anna[1], &stats); /* the same words under the new one: made anew, and kept */
+    captured = fake_look(s.f[0]).captures;
+    ask(s.e, &p, &anna[1], &stats);
+    ask(s.e, &p, &bert, &stats);
+    assert_int_equal(heads(&s), 3);
+    assert_int_equal(fake_look(s.f[0]).captures, captured);
+    OK(V->revoke(s.e, &anna[1], 20000, &pending)); /* of this epoch itself nothing goes */
+    assert_int_equal(heads(&s), 3);
+    vt_drop(&p);
+    vt_drop(&q);
+    vt_stop(&s);
+}
+
 /* Both processes have the same salts: what the first one's questions left in the server's cache serves the second one's. */
 static void whose_they_are_is_not_in_the_salt(void **state)
 {
@@ -190,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_client_s_heads_are_their_process_s),
+        cmocka_unit_test(heads_of_before_go_when_the_epoch_is_known),
         cmocka_unit_test(whose_they_are_is_not_in_the_salt),
         cmocka_unit_test(a_damaged_head_is_captured_anew),
         cmocka_unit_test(bare_segments_are_enough),

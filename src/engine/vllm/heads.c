@@ -19,6 +19,7 @@ typedef enum head_state { HEAD_NONE, HEAD_SEEN, HEAD_MAKING, HEAD_THERE } head_s
 
 typedef struct head {
     uint8_t name[IS_HASH_BYTES], tag[IS_HASH_BYTES];
+    uint64_t epoch;                 /* of the tag, when it was made or asked for last */
     head_state state;
     bool doomed;                    /* its epoch went while it was made */
     uint64_t used;
@@ -148,7 +149,7 @@ static head *find(vllm_heads *h, const uint8_t *name, const uint8_t *tag, uint8_
 }
 
 /* What is to be done about it: THERE (use it), MAKING (make it: it is ours), SEEN (leave it). */
-static head_state decide(vllm_heads *h, const uint8_t *name, const uint8_t *tag, bool there, bool soon)
+static head_state decide(vllm_heads *h, const uint8_t *name, const uint8_t *tag, uint64_t epoch, bool there, bool soon)
 {
     uint8_t gone[IS_HASH_BYTES];
     head_state out = HEAD_SEEN;
@@ -158,6 +159,7 @@ static head_state decide(vllm_heads *h, const uint8_t *name, const uint8_t *tag,
     x = find(h, name, tag, gone);
     if (x) {
         x->used = ++h->clock;
+        if (x->epoch < epoch) x->epoch = epoch;
         if (x->state == HEAD_MAKING) out = HEAD_SEEN;
         else if (there) out = x->state = HEAD_THERE;
         else if (soon || x->state != HEAD_NONE) out = x->state = HEAD_MAKING, x->doomed = false;
@@ -223,7 +225,8 @@ is_status vllm_heads_get(vllm *e, const is_realm *realm, const int32_t *tokens, 
 
     *out = (vllm_part){ .head = true, .n_tokens = n };
     IS_TRY(name_of(e, tag, e->model->fingerprint, tokens, n, out->name));
-    switch (decide(h, out->name, tag, is_vault_has(h->vault, out->name), soon)) {
+    if (realm) vllm_heads_forget(h, tag, realm->epoch); /* another process may have raised it */
+    switch (decide(h, out->name, tag, realm ? realm->epoch : 0, is_vault_has(h->vault, out->name), soon)) {
     case HEAD_THERE: break;
     case HEAD_MAKING:
         st = make(e, out->name, &c, NULL);
@@ -246,7 +249,7 @@ is_status vllm_heads_own(vllm *e, is_capture *c, vllm_rows_how *how, uint8_t nam
     is_random(tag, sizeof tag); /* never nobody's: those stay */
     if (c->realm) memcpy(tag, c->realm->tag, sizeof tag);
     vllm_spool_name(e, name);
-    if (decide(h, name, tag, false, true) != HEAD_MAKING) return is_fail(INFERSCALE_E_BUSY, "too many captures are under way; try again");
+    if (decide(h, name, tag, c->realm ? c->realm->epoch : 0, false, true) != HEAD_MAKING) return is_fail(INFERSCALE_E_BUSY, "too many captures are under way; try again");
     st = make(e, name, c, how);
     if (made(h, name, st == INFERSCALE_OK)) return st;
     is_vault_remove(h->vault, name);
@@ -293,14 +296,14 @@ void vllm_heads_doubt(vllm *e, const uint8_t name[IS_HASH_BYTES])
     if (is_vault_remove(h->vault, name) != INFERSCALE_OK) is_log(IS_LOG_WARN, "damaged rows of a header stay for now: %s", is_error());
 }
 
-void vllm_heads_forget(vllm_heads *h, const uint8_t *tag)
+void vllm_heads_forget(vllm_heads *h, const uint8_t *tag, uint64_t epoch)
 {
     for (uint32_t i = 0;; i++) {
         uint8_t name[IS_HASH_BYTES];
         bool remove = false;
 
         pthread_mutex_lock(&h->lock);
-        for (; i < h->n && memcmp(h->table[i].tag, tag, IS_HASH_BYTES) != 0; i++) continue;
+        while (i < h->n && (h->table[i].epoch >= epoch || memcmp(h->table[i].tag, tag, IS_HASH_BYTES) != 0)) i++;
         if (i < h->n) {
             head *x = &h->table[i];
 

@@ -251,8 +251,8 @@ is_status vllm_heads_own(vllm *e, is_capture *c, vllm_rows_how *how, uint8_t nam
 void vllm_heads_disown(vllm *e, const uint8_t name[IS_HASH_BYTES]);
 /* A server could not use these rows: where their file is damaged it goes, and is captured anew when it is wanted. */
 void vllm_heads_doubt(vllm *e, const uint8_t name[IS_HASH_BYTES]);
-/* Rows of this tag that were made under a lower epoch are overwritten and removed. */
-void vllm_heads_forget(vllm_heads *h, const uint8_t *tag);
+/* Rows of this tag that were made under a lower epoch are overwritten and removed, if they are this process's. */
+void vllm_heads_forget(vllm_heads *h, const uint8_t *tag, uint64_t epoch);
 
 /* ---- Capture ---------------------------------------------------------------------------------------------------------------- */
 
