@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/url.h"
+#include "support/fault_fs.h"
 #include "support/scratch.h"
 #include "support/vllm_kit.h"
 
@@ -23,6 +25,14 @@ static is_upstream up_of(const vt_set *s, int i)
 
     V->upstreams(s->e, up, SERVERS);
     return up[i];
+}
+
+/* Nobody makes a server well meanwhile. */
+static void start_unkept(vt_set *s, int n)
+{
+    vt_start_fakes(s, n);
+    vllm_limit.keeper_ms = 60000; /* before its first look */
+    OK(vt_open_set(s));
 }
 
 /* ---- Whose fault ---------------------------------------------------------------------------------------------------------------------- */
@@ -80,8 +90,7 @@ static void a_server_s_failure_is_the_server_s(void **state)
         is_status st;
         vt_set s;
 
-        vt_start(&s, 2);
-        vllm_limit.keeper_ms = 60000; /* nobody makes it well meanwhile */
+        start_unkept(&s, 2);
         vllm_limit.backoff_ms = 60000;
         for (int k = 0; k < 2; k++) {
             FAKE_PUT(s.f[k], refuse, codes[i / 2].code);
@@ -516,8 +525,7 @@ static void another_model_gets_no_work(void **state)
     vt_set s;
 
     (void)state;
-    vt_start(&s, 1);
-    vllm_limit.keeper_ms = 60000;
+    start_unkept(&s, 1);
     vt_question(&p);
     OK(V->begin(s.e, &p.plan, NULL, &run));
     V->finish(s.e, run);
@@ -549,8 +557,7 @@ static void another_model_without_a_pause(void **state)
     vt_set s;
 
     (void)state;
-    vt_start(&s, 1);
-    vllm_limit.keeper_ms = 60000;
+    start_unkept(&s, 1);
     vt_question(&p);
     OK(V->begin(s.e, &p.plan, NULL, &run));
     V->finish(s.e, run);
@@ -610,8 +617,7 @@ static void who_hangs_up_waits_for_no_word(void **state)
     vt_set s;
 
     (void)state;
-    vt_start(&s, 1);
-    vllm_limit.keeper_ms = 60000;
+    start_unkept(&s, 1);
     vt_question(&p);
     for (int i = 0; i < 2; i++) {
         const uint32_t before = fake_look(s.f[0]).hung;
@@ -637,6 +643,39 @@ static void who_hangs_up_waits_for_no_word(void **state)
     }
     vt_drop(&p);
     vt_stop(&s);
+}
+
+/* ---- What was sent before --------------------------------------------------------------------------------------------------------------- */
+
+/* The file is on the store's filesystem: where that fails nothing is known, and the next process knows what it holds. */
+static void what_was_sent_is_kept_in_the_store(void **state)
+{
+    fault_clock *clock = fault_clock_new();
+    fault_fs *fs = fault_fs_on(clock, NULL);
+    uint8_t a[IS_HASH_BYTES] = { 1 }, b[IS_HASH_BYTES] = { 2 };
+    vt_set s;
+
+    (void)state;
+    is_fs_set_default(fault_fs_fs(fs));
+    start_unkept(&s, 1);
+    assert_false(vllm_seen(s.e, a, 3));
+    assert_true(vllm_seen(s.e, a, 3));
+    assert_false(vllm_seen(s.e, a, 4));
+    for (int i = 0; i < 2; i++) {
+        fault_clock_refuse(clock, 1u << (i ? FAULT_WRITE : FAULT_READ), EIO, 1, true);
+        assert_true(vllm_seen(s.e, b, 3));
+        assert_int_equal(fault_clock_hits(clock), 1);
+        fault_clock_off(clock);
+    }
+    assert_false(vllm_seen(s.e, b, 3)); /* neither was noted */
+    V->close(s.e);
+    OK(vt_open_set(&s));
+    assert_true(vllm_seen(s.e, a, 3));
+    assert_true(vllm_seen(s.e, b, 3));
+    vt_stop(&s);
+    is_fs_set_default(NULL);
+    fault_fs_free(fs);
+    fault_clock_free(clock);
 }
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------------------------------ */
@@ -695,6 +734,7 @@ int main(void)
         cmocka_unit_test(another_model_without_a_pause),
         cmocka_unit_test(the_right_model_serves_again),
         cmocka_unit_test(who_hangs_up_waits_for_no_word),
+        cmocka_unit_test(what_was_sent_is_kept_in_the_store),
         cmocka_unit_test(addresses),
         cmocka_unit_test(a_gateway_is_told_as_one),
     };

@@ -131,7 +131,7 @@ static bool counts_all(const is_background *b)
     return all;
 }
 
-/* What callers asked to be looked at again. *n_begun is what count_is_exact asks for. */
+/* What callers asked to be looked at again. *n_begun is what publish_waiting compares with. */
 static void take_requests(is_background *b, uint64_t *n_begun)
 {
     pthread_mutex_lock(&b->lock);

@@ -76,7 +76,8 @@ typedef struct is_background {
 
 /* Starts the thread. *out is is_background_stop'ed before anything of the handle is freed. */
 is_status is_background_start(inferscale *is, uint64_t max_pending, is_background **out);
-/* Ends the thread, within milliseconds also in the midst of a capture (a model that is being loaded is waited for), and frees it. */
+/* Ends the thread, within milliseconds also in the midst of a capture (a model that is being loaded is waited for, and so is a remote
+ * engine's server that was asked for a text's tokens), and frees it. */
 void is_background_stop(is_background *b);       /* NULL is allowed */
 
 /* For the calls of the handle (background_calls.c); b NULL (no background encoder) is allowed in all of them. */

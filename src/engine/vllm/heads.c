@@ -249,7 +249,8 @@ is_status vllm_heads_own(vllm *e, is_capture *c, vllm_rows_how *how, uint8_t nam
     is_random(tag, sizeof tag); /* never nobody's: those stay */
     if (c->realm) memcpy(tag, c->realm->tag, sizeof tag);
     vllm_spool_name(e, name);
-    if (decide(h, name, tag, c->realm ? c->realm->epoch : 0, false, true) != HEAD_MAKING) return is_fail(INFERSCALE_E_BUSY, "too many captures are under way; try again");
+    if (decide(h, name, tag, c->realm ? c->realm->epoch : 0, false, true) != HEAD_MAKING)
+        return is_fail(INFERSCALE_E_BUSY, "too many captures are under way; try again");
     st = make(e, name, c, how);
     if (made(h, name, st == INFERSCALE_OK)) return st;
     is_vault_remove(h->vault, name);

@@ -116,7 +116,8 @@ typedef struct vllm {
     vllm_heads *heads;
     vllm_spool *spool;
     vllm_arrivals *arrivals;
-    int seen, seen_failed;          /* its file; whether it was said that it fails */
+    is_file *seen;                  /* its file */
+    int seen_failed;                /* it was said that it fails */
 
     pthread_mutex_t lock;           /* of what follows */
     vllm_upstream up[VLLM_UPSTREAMS];

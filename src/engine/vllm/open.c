@@ -272,7 +272,6 @@ is_status vllm_open(const is_engine_opts *opts, void **impl)
 
     *impl = NULL;
     if (!e) return vllm_no_memory();
-    e->seen = -1;
     e->attempts = is_calloc(VLLM_ATTEMPTS, sizeof *e->attempts);
     pthread_mutex_init(&e->lock, NULL);
     pthread_mutex_init(&e->secret.lock, NULL);

@@ -6,45 +6,48 @@
  * there though vLLM was started anew, costs a wrong count or a question more, nothing else. */
 #include "engine/vllm/internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "base/file.h"
 
 enum { PLACES = 1 << 16 };
 
 is_status vllm_seen_open(vllm *e)
 {
+    const is_fs *fs = is_fs_default();
     char *path = is_path_join(e->dir, "seen");
+    is_status st;
 
-    e->seen = -1;
     if (!path) return vllm_no_memory();
-    e->seen = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    st = fs->open(fs, path, IS_OPEN_CREATE_NEW, &e->seen);
+    if (st != INFERSCALE_OK && fs->exists(fs, path)) st = fs->open(fs, path, IS_OPEN_RDWR, &e->seen);
     is_free(path);
-    return e->seen >= 0 ? INFERSCALE_OK : is_fail_errno("cannot open the file \"seen\" in %s; the folder must be writable", e->dir);
+    return st;
 }
 
 void vllm_seen_close(vllm *e)
 {
-    if (e->seen >= 0) close(e->seen);
-    e->seen = -1;
+    if (e->seen) is_fs_default()->close(is_fs_default(), e->seen);
+    e->seen = NULL;
 }
 
 bool vllm_seen(vllm *e, const uint8_t salt[IS_HASH_BYTES], uint32_t begin)
 {
     uint8_t key[IS_HASH_BYTES + sizeof begin];
-    uint64_t word, there = 0;
-    off_t at;
-    ssize_t got;
+    const is_fs *fs = is_fs_default();
+    uint64_t word, there = 0, at;
+    is_status st;
 
     memcpy(key, salt, IS_HASH_BYTES);
     memcpy(key + IS_HASH_BYTES, &begin, sizeof begin);
     word = is_checksum(key, sizeof key) | 1; /* an empty place is 0 */
-    at = (off_t)((word >> 32) % PLACES * sizeof word);
-    got = pread(e->seen, &there, sizeof there, at);
-    if (got == (ssize_t)sizeof there && there == word) return true;
-    if (got >= 0 && pwrite(e->seen, &word, sizeof word, at) == (ssize_t)sizeof word) return false;
+    at = (word >> 32) % PLACES * sizeof word;
+    st = fs->pread(fs, e->seen, &there, sizeof there, at);
+    if (st == INFERSCALE_OK && there == word) return true;
+    if (st == INFERSCALE_E_CORRUPT) st = INFERSCALE_OK; /* a short file has no such place yet */
+    if (st == INFERSCALE_OK) st = fs->pwrite(fs, e->seen, &word, sizeof word, at);
+    if (st == INFERSCALE_OK) return false;
     if (__atomic_exchange_n(&e->seen_failed, 1, __ATOMIC_RELAXED) == 0)
-        is_log(IS_LOG_WARN, "%s/seen cannot be used (%s); vLLM is asked about every answer what it had", e->dir, strerror(errno));
+        is_log(IS_LOG_WARN, "%s/seen cannot be used (%s); vLLM is asked about every answer what it had", e->dir, is_error());
     return true;
 }
