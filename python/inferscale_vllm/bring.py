@@ -29,7 +29,11 @@ class Bringer:
         threading.Thread(target=self._bring_all, name="inferscale-bring", daemon=True).start()
 
     def bring(self, path: Path) -> None:
-        path.with_name(path.name + COMING).touch(mode=0o600)
+        try:
+            path.with_name(path.name + COMING).touch(mode=0o600)
+        except OSError:  # nobody would come for these rows
+            shred(path)
+            raise
         self.files.put(path)
 
     def take_failures(self) -> int:

@@ -90,11 +90,18 @@ class Cache:
             self.entries.move_to_end(key)
             return True
 
-    def pin(self, key: Key, by: int) -> None:
+    def pin(self, key: Key, by: int) -> Entry | None:
+        """The entry, so that whoever pinned it lowers this one and not another that came under its name."""
         with self.lock:
             entry = self.entries.get(key)
             if entry is not None:
+                self.entries.move_to_end(key)
                 entry.pins = max(0, entry.pins + by)
+            return entry
+
+    def unpin(self, entry: Entry) -> None:
+        with self.lock:
+            entry.pins = max(0, entry.pins - 1)
 
     def begin(self) -> Path:
         """A name for a file that is being fetched."""
@@ -170,7 +177,11 @@ class Cache:
         with self.lock:
             return [key for key, entry in self.entries.items() if entry.tag == tag and entry.epoch < epoch]
 
-    def idle(self, where: Iterable[int]) -> list[Key]:
+    def all(self) -> list[Key]:
+        with self.lock:
+            return list(self.entries)
+
+    def idle(self, where: int) -> list[Key]:
         """What no request counts on now."""
         with self.lock:
-            return [key for key, entry in self.entries.items() if entry.pins == 0 and key[0] in where]
+            return [key for key, entry in self.entries.items() if entry.pins == 0 and key[0] == where]

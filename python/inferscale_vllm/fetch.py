@@ -2,7 +2,7 @@
 
 vLLM asks a waiting request's connector again and again how many tokens it has, and takes "not known yet" for an answer; so the loop that computes
 other requests never waits for the network. A request waits `fetch_wait_s` at most: what is not here by then is computed exactly (`fetch`), and
-still comes for the next one. Names that failed are not asked for again at once, and later and later."""
+still comes for the next one if it has begun to. Names that failed are not asked for again at once, and later and later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from vllm.logger import init_logger
 
-from .cache import Cache, Key, shred
+from .cache import Cache, Entry, Key, shred
 from .gateway import Cancelled, Gateway, GatewayError
 from .settings import Settings
 from .ticket import StoredPart
@@ -38,7 +38,9 @@ class Job:
     tag: bytes
     epoch: int
     pins: int = 0
+    thread: int = 0  # that fetches it; 0 = none has begun
     cancelled: bool = False
+    entry: Entry | None = None  # of the cache, which it has become
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -46,7 +48,7 @@ class Job:
 class Wait:
     """What one request counts on."""
 
-    keys: list[Key]
+    held: list[Job | Entry]  # one pin each is this request's
     jobs: list[Job]
     until: float
 
@@ -76,13 +78,16 @@ class Fetcher:
         self.lock = threading.Lock()  # of what follows
         self.jobs: dict[Key, Job] = {}
         self.bad: OrderedDict[Key, tuple[str, str, float, int]] = OrderedDict()  # reason, sentence, not before, how often
+        self.gone: list[bytes] = []  # names that the gateway has no more, for the scheduler
+        self.forgetting = 0  # REVOKEs that wait for the thread that keeps house
         self.counts = {"segments_fetched": 0, "bytes_fetched": 0}
         self.work: queue.Queue[Job] = queue.Queue()
         self.chores: queue.Queue[Callable[[], None]] = queue.Queue()
         self.scrub_at, self.scrub_all, self.scrub_keys = time.monotonic() + SCRUB_S, False, list[Key]()  # of the thread that keeps house
         for i in range(THREADS):
             threading.Thread(target=self._fetch_all, name=f"inferscale-fetch-{i}", daemon=True).start()
-        threading.Thread(target=self._keep_house, name="inferscale-cache", daemon=True).start()
+        self.house = threading.Thread(target=self._keep_house, name="inferscale-cache", daemon=True)
+        self.house.start()
 
     # ---- for the scheduler: nothing here waits ---------------------------------------------------------------------------
 
@@ -91,9 +96,10 @@ class Fetcher:
         for part in parts:
             key = part.where, part.name
             with self.lock:
-                if self.cache.has(key):
-                    self.cache.pin(key, 1)
-                elif (job := self.jobs.get(key)) is not None:
+                if (entry := self.cache.pin(key, 1)) is not None:
+                    wait.held.append(entry)
+                    continue
+                if (job := self.jobs.get(key)) is not None:
                     job.pins += 1
                     wait.jobs.append(job)
                 elif key in self.bad and self.bad[key][2] > time.monotonic():
@@ -102,7 +108,7 @@ class Fetcher:
                     job = self.jobs[key] = Job(key, tag, epoch, 1)
                     wait.jobs.append(job)
                     self.work.put(job)
-            wait.keys.append(key)
+                wait.held.append(job)
         return wait
 
     def ready(self, wait: Wait) -> bool:
@@ -110,14 +116,15 @@ class Fetcher:
         return not wait.jobs or time.monotonic() > wait.until
 
     def end(self, wait: Wait) -> None:
-        """The request is over; a job that goes on is for the next one."""
-        for key in wait.keys:
+        """The request is over; a job that has begun goes on for the next one."""
+        for held in wait.held:
             with self.lock:
-                job = self.jobs.get(key)
-                if job is not None and not job.done.is_set():
-                    job.pins = max(0, job.pins - 1)
-                else:
-                    self.cache.pin(key, -1)
+                entry = held.entry if isinstance(held, Job) else held
+                if entry is not None:
+                    self.cache.unpin(entry)
+                elif isinstance(held, Job):
+                    held.pins = max(0, held.pins - 1)
+        wait.held = []
 
     def why(self, part: StoredPart) -> tuple[str, str]:
         """Why the part's file is not here; ("", "") if it is."""
@@ -138,9 +145,17 @@ class Fetcher:
     def forget(self, tag: bytes, epoch: int) -> Forgetting:
         with self.lock:
             jobs = [job for job in self.jobs.values() if job.tag == tag and job.epoch < epoch]
+            begun = [job for job in jobs if job.thread]
             for job in jobs:
                 job.cancelled = True
-        out = Forgetting(tag, epoch, jobs, time.monotonic() + FORGET_S)
+                if job.thread:
+                    self.gateway.break_off(job.thread)  # under the lock: it is still at this job
+                else:
+                    del self.jobs[job.key]
+                    job.done.set()
+            self.forgetting += 1
+            self.gateway.break_off(self.house.ident or 0)  # it may wait for the gateway's word
+        out = Forgetting(tag, epoch, begun, time.monotonic() + FORGET_S)
         self.chores.put(lambda: self._forget(out))
         return out
 
@@ -148,6 +163,12 @@ class Fetcher:
         """What the gateway has no more, because it was forgotten while this vLLM could not be told, goes from here."""
         self.gateway.speaks()
         self.chores.put(self._scrub_from_the_start)
+
+    def take_gone(self) -> list[bytes]:
+        """Names that left the cache because the gateway has them no more: memory must not keep them either."""
+        with self.lock:
+            gone, self.gone = self.gone, []
+        return gone
 
     def take_counts(self) -> dict[str, int]:
         with self.lock:
@@ -159,18 +180,39 @@ class Fetcher:
     def _fetch_all(self) -> None:
         while True:
             job = self.work.get()
+            if not self._take(job):
+                continue
             try:
                 self._fetch(job)
             except GatewayError as e:
                 self._note_bad(job.key, e.reason, str(e))
             except Cancelled:
                 self._note_bad(job.key, "epoch", "this memory has been changed since")
-            except Exception as e:  # noqa: BLE001 - a full disk, for instance; the thread must live
+            except OSError as e:  # a full disk, for instance
+                logger.error("InferScale: a segment could not be kept: %s", e)
+                self._note_bad(job.key, "fetch", f"{type(e).__name__}: {e}")
+            except Exception as e:  # noqa: BLE001 - the thread must live
                 logger.exception("InferScale: a segment could not be fetched")
                 self._note_bad(job.key, "fetch", f"{type(e).__name__}: {e}")
             with self.lock:
-                self.jobs.pop(job.key, None)
-            job.done.set()
+                self._over(job)
+
+    def _take(self, job: Job) -> bool:
+        """Is it still to be fetched? Not if it was called off, or if whoever wanted it has ended."""
+        with self.lock:
+            if job.done.is_set():
+                return False
+            if job.pins == 0:
+                self._over(job)
+                return False
+            job.thread = threading.get_ident()
+            return True
+
+    def _over(self, job: Job) -> None:
+        """Under the lock. Under its name there may be another already."""
+        if self.jobs.get(job.key) is job:
+            del self.jobs[job.key]
+        job.done.set()
 
     def _fetch(self, job: Job) -> None:
         path = self.cache.begin()
@@ -186,7 +228,8 @@ class Fetcher:
                 self.bad.pop(job.key, None)
                 self.counts["segments_fetched"] += 1
                 self.counts["bytes_fetched"] += size
-                self.jobs.pop(job.key, None)
+                job.entry = self.cache.pin(job.key, 0)  # its pins are the entry's now
+                del self.jobs[job.key]
             if surplus:
                 self.chores.put(self.cache.sweep)
         finally:
@@ -219,13 +262,16 @@ class Fetcher:
                 logger.exception("InferScale: the cache could not be put in order")
 
     def _forget(self, forgetting: Forgetting) -> None:
-        for job in forgetting.jobs:
-            job.done.wait()
         try:
+            for job in forgetting.jobs:
+                job.done.wait()
             self.cache.drop(self.cache.of_tag(forgetting.tag, forgetting.epoch))
         except OSError as e:
             forgetting.why = f"files of this memory stay in the cache: {e}"
             logger.error("InferScale: %s", forgetting.why)
+        finally:
+            with self.lock:
+                self.forgetting -= 1
         forgetting.done.set()
 
     def _scrub_from_the_start(self) -> None:
@@ -234,9 +280,12 @@ class Fetcher:
     def _scrub(self) -> None:
         """A few files are compared with what the gateway has; what is to be forgotten comes between."""
         if not self.scrub_keys:
-            self.scrub_keys = self.cache.idle((0, 1) if self.scrub_all else (1,))  # heads: rows of single turns have no other end
+            self.scrub_keys = self.cache.all() if self.scrub_all else self.cache.idle(1)  # heads: rows of single turns have no other end
         try:
-            gone = [key for key in self.scrub_keys[:SCRUB_KEYS] if not self.gateway.has(*key)]
+            gone = [key for key in self.scrub_keys[:SCRUB_KEYS] if not self.gateway.has(*key, lambda: not self.forgetting)]
+        except Cancelled:  # a REVOKE comes first
+            self.scrub_at = time.monotonic()
+            return
         except GatewayError as e:
             self.scrub_at = time.monotonic() + (SCRUB_AGAIN_S if self.scrub_all else SCRUB_S)
             logger.info("InferScale: the cache could not be compared with the gateway: %s", e)
@@ -245,7 +294,11 @@ class Fetcher:
         self.scrub_all = self.scrub_all and bool(self.scrub_keys)
         self.scrub_at = time.monotonic() + (0 if self.scrub_keys else SCRUB_S)
         if gone:
-            self.cache.drop(gone)
+            try:
+                self.cache.drop(gone)
+            finally:  # out of the books they are
+                with self.lock:
+                    self.gone += [name for _, name in gone]
             logger.info("InferScale: %d segments left the cache because the gateway has them no more", len(gone))
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import socket
 import ssl
 import struct
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +39,10 @@ class GatewayError(Exception):
 
 class Cancelled(Exception):
     """The caller does not want it any more."""
+
+
+def _always() -> bool:
+    return True
 
 
 def _field(data: bytes) -> bytes:
@@ -64,6 +69,7 @@ class Gateway:
         self.links = threading.local()
         self.lock = threading.Lock()  # of what follows
         self.down_until, self.n_row, self.why = 0.0, 0, ""
+        self.socks: dict[int, socket.socket] = {}  # by thread: what it waits at
 
     # ---- is it there -----------------------------------------------------------------------------------------------------
 
@@ -103,15 +109,32 @@ class Gateway:
         link.connect()
         link.sock.settimeout(SILENT_S)
         self.links.link = link
+        with self.lock:
+            self.socks[threading.get_ident()] = link.sock
         return link, False
 
     def _drop_link(self) -> None:
         link = getattr(self.links, "link", None)
-        if link is not None:
-            link.close()
+        with self.lock:
+            self.socks.pop(threading.get_ident(), None)
+            if link is not None:
+                link.close()
         self.links.link = None
 
-    def _send(self, method: str, path: str, content_range: str = "", body: bytes = b"") -> tuple[http.client.HTTPResponse, bytes, bytes]:
+    def break_off(self, thread: int) -> None:
+        """What that thread waits for ends now, however slowly it comes; its `wanted` must say no already."""
+        with self.lock:
+            sock = self.socks.get(thread)
+            if sock is None:
+                return
+            try:
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's, which is the other thread's
+            except OSError:
+                pass  # it has ended by itself
+
+    def _send(
+        self, method: str, path: str, content_range: str = "", body: bytes = b"", wanted: Callable[[], bool] = _always
+    ) -> tuple[http.client.HTTPResponse, bytes, bytes]:
         """(answer, signature of the pass, the secret that made it). A kept connection may have ended meanwhile: then once more on a new one."""
         self._ask_leave()
         secret = self.secret.value()
@@ -123,10 +146,14 @@ class Gateway:
             used = False
             try:
                 link, used = self._link()
+                if not wanted():  # looked at behind the connection: break_off() sees that, or this sees why it came
+                    raise Cancelled
                 link.request(method, self.prefix + path, body if method == "PUT" else None, headers)
                 return link.getresponse(), signature, secret
             except (OSError, http.client.HTTPException) as e:
                 self._drop_link()
+                if not wanted():
+                    raise Cancelled from e
                 if not used or isinstance(e, TimeoutError):
                     raise self._failed(f"{type(e).__name__}: {e}") from e
 
@@ -139,7 +166,7 @@ class Gateway:
 
     def fetch(self, where: int, name: bytes, out: BinaryIO, most: int, wanted: Callable[[], bool]) -> int:
         """Writes the segment's bytes to `out`, at most so many, and says how many. GatewayError; Cancelled when `wanted` says so."""
-        answer, signature, secret = self._send("GET", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}")
+        answer, signature, secret = self._send("GET", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}", wanted=wanted)
         if answer.status == 404:
             answer.read()
             self._worked()
@@ -147,11 +174,9 @@ class Gateway:
         if answer.status != 200:
             raise self._refused(answer)
         hasher = hashlib.blake2b(_field(b"inferscale seal 1") + _field(signature), key=secret, digest_size=32)
-        held, n = b"", 0  # the last bytes that have come are the seal, if nothing comes behind them
+        due, held, n = answer.length, b"", 0  # the last bytes that have come are the seal, if nothing comes behind them
         try:
-            while piece := answer.read1(PIECE):
-                if not wanted():
-                    raise Cancelled
+            for piece in self._pieces(answer, wanted):
                 held += piece
                 ready, held = held[:-SEAL], held[-SEAL:]
                 hasher.update(ready)
@@ -159,18 +184,31 @@ class Gateway:
                 n += len(ready)
                 if n > most:
                     raise GatewayError("fetch", f"segment {name.hex()[:16]} is larger than the cache ({most} bytes)")
-        except (OSError, http.client.HTTPException) as e:
-            raise self._failed(f"the transfer broke off ({type(e).__name__}: {e})") from e
         finally:
             if not answer.isclosed():
                 self._drop_link()
+        if due is not None and n + len(held) < due:
+            raise self._failed(f"the transfer broke off after {n + len(held)} of {due} bytes")
         self._worked()
         if hasher.digest() != held:
             raise GatewayError("torn", f"segment {name.hex()[:16]} came with a wrong seal")
         return n
 
-    def has(self, where: int, name: bytes) -> bool:
-        answer, _, _ = self._send("HEAD", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}")
+    def _pieces(self, answer: http.client.HTTPResponse, wanted: Callable[[], bool]) -> Iterator[bytes]:
+        """The body as it comes. What its reader raises, of a full disk for instance, does not pass through here and is no failure of the line."""
+        while True:
+            try:
+                piece = answer.read1(PIECE)
+            except (OSError, http.client.HTTPException) as e:
+                raise self._failed(f"the transfer broke off ({type(e).__name__}: {e})") if wanted() else Cancelled() from e
+            if not wanted():
+                raise Cancelled
+            if not piece:
+                return
+            yield piece
+
+    def has(self, where: int, name: bytes, wanted: Callable[[], bool] = _always) -> bool:
+        answer, _, _ = self._send("HEAD", f"/inferscale/kv/{FOLDERS[where]}/{name.hex()}", wanted=wanted)
         answer.read()
         if answer.status not in (200, 404):
             raise self._refused(answer)

@@ -270,6 +270,8 @@ class SchedulerSide:
     # ---- a step ----------------------------------------------------------------------------------------------------------
 
     def orders(self, output: SchedulerOutput, block_ids_of: Any) -> StepOrders:
+        if self.fetcher is not None and (gone := self.fetcher.take_gone()):
+            self._let_go(gone)
         step = StepOrders(over=self.over, forget=self.forget)
         self.over, self.forget = [], []
         if self.loads:

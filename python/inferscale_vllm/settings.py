@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import urllib.parse
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ def read(extra: dict[str, Any] | None) -> Settings:
         allow_untested=bool(extra.get("allow_untested_vllm", False)), gateway=gateway, gateway_ca=extra.get("gateway_ca"),
         cache_bytes=int(extra.get("cache_bytes", Settings.cache_bytes)), fetch_wait_s=float(extra.get("fetch_wait_s", Settings.fetch_wait_s)),
     )
+    if not (math.isfinite(settings.fetch_wait_s) and settings.fetch_wait_s >= 0):
+        raise ValueError(f'"fetch_wait_s" is {settings.fetch_wait_s}; give seconds, 0 or more')
+    if settings.cache_bytes <= 0:
+        raise ValueError(f'"cache_bytes" is {settings.cache_bytes}; give bytes, more than 0')
     if gateway:
         _check_private(settings.secret_file)
     return settings
