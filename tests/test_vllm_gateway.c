@@ -300,6 +300,33 @@ static void with_keys_nothing_is_told_of_servers(void **state)
     assert_null(strstr(r.body, where));
     assert_string_equal(error_of(&r, "code"), "upstream_unavailable");
     serve_reply_free(&r);
+    r = serve_call(p.k, "POST", "/memories", user, "{\"user_id\": \"anna\", \"infer\": false, \"messages\": [{\"role\": \"user\", \"content\": \"Anna plays the cello.\"}]}");
+    assert_int_equal(r.status, 200);
+    serve_reply_free(&r);
+    for (int i = 0; i < 1000; i++) { /* the encoder fails */
+        const char *said;
+        bool failed;
+
+        r = serve_call(p.k, "GET", "/inferscale/encode", user, NULL);
+        assert_int_equal(r.status, 200);
+        said = json_string_value(json_object_get(r.json, "last_error"));
+        failed = said && *said;
+        if (failed && (strstr(said, "127.0.0.1") || strstr(said, "://"))) fail_msg("%s", said);
+        serve_reply_free(&r);
+        if (failed) break;
+        if (i == 999) fail_msg("the encoder does not fail");
+        vt_nap(20);
+    }
+    fake_set(p.f, FAKE_GOOD);
+    json_decref(wait_ready(&p, 200));
+    for (int streamed = 0; streamed < 2; streamed++) { /* it has too much to do */
+        fake_set(p.f, FAKE_429);
+        r = ask(&p, user, streamed ? ", \"stream\": true" : "");
+        assert_int_equal(r.status, 429);
+        assert_null(strstr(r.body, "127.0.0.1"));
+        assert_non_null(strstr(error_of(&r, "message"), "(a server) has too much to do (HTTP 429: slow down)"));
+        serve_reply_free(&r);
+    }
     end(&p);
 }
 

@@ -81,6 +81,7 @@ static void a_server_s_failure_is_the_server_s(void **state)
 {
     static const struct { unsigned code; bool failed; } codes[] = { { 500, true }, { 503, true }, { 408, true }, { 401, true }, { 403, true },
                                                                     { 404, true }, { 429, false } };
+    char http[16];
     vt_plan p;
 
     (void)state;
@@ -98,6 +99,8 @@ static void a_server_s_failure_is_the_server_s(void **state)
         }
         st = V->begin(s.e, &p.plan, NULL, &run);
         assert_int_equal(st, codes[i / 2].failed ? INFERSCALE_E_ENGINE : INFERSCALE_E_BUSY); /* never what would blame who asks */
+        snprintf(http, sizeof http, "HTTP %u", codes[i / 2].code);
+        if (!strstr(is_error(), http)) fail_msg("%s: %s", http, is_error()); /* it is of that failure, not of the search for another server */
         assert_int_equal(fake_look(s.f[0]).completions + fake_look(s.f[1]).completions, 2); /* each once */
         for (int k = 0; k < 2; k++) {
             assert_int_equal(up_of(&s, k).up, !codes[i / 2].failed);

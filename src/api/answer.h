@@ -44,6 +44,9 @@ void is_asking_free(is_asking *a);
 void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void is_asking_note_damaged(is_asking *a, const is_unusable *n); /* nothing, if n is */
 
+/* A sentence for clients: without the names of files and servers. */
+void is_add_without_places(is_buf *b, const char *text);
+
 /* Before each try: what an outdated plan noted and held does not count. */
 void is_asking_again(is_asking *a);
 

@@ -1,6 +1,4 @@
 /* background_calls.c - what the calls of a handle tell its background encoder, and what it lets them add: back-pressure. */
-#include <stdio.h>
-
 #include "api/background.h"
 
 /* Until both views are known only one stage's counts are there, and what this handle added is among them. */
@@ -16,20 +14,19 @@ static uint64_t n_waiting(const is_background *b)
 is_status is_background_take(is_background *b, size_t n)
 {
     uint64_t waiting;
-    char why[512] = "";
-    bool room;
+    bool room, fails;
 
     if (!b || n == 0) return INFERSCALE_OK;
     pthread_mutex_lock(&b->lock);
     waiting = n_waiting(b);
     room = waiting + n <= b->max_pending || (waiting == 0 && n > b->max_pending);
     if (room) b->writing += n, b->n_begun += n;
-    if (b->state.error != INFERSCALE_OK) snprintf(why, sizeof why, "; it fails: %.400s", b->state.last_error);
+    fails = b->state.error != INFERSCALE_OK;
     pthread_mutex_unlock(&b->lock);
     if (room) return INFERSCALE_OK;
     return is_fail(INFERSCALE_E_BUSY, "%llu items wait for the background encoder and %llu may (max_pending); wait with "
                    "inferscale_encode_wait or 'inferscale encode --wait', then remember again%s", (unsigned long long)waiting,
-                   (unsigned long long)b->max_pending, why);
+                   (unsigned long long)b->max_pending, fails ? "; it fails: inferscale_encode_status or 'inferscale encode --status' says why" : "");
 }
 
 void is_background_took(is_background *b, size_t n, bool added)

@@ -37,7 +37,7 @@ static bool is_url(const char *word, size_t n)
 
 /* The sentences of failures name files and servers, for whoever runs this; clients are told neither. A path with spaces in it goes up to its
  * last slash; behind that the name of a file may be left, which says nothing of where. */
-static void add_without_places(is_buf *b, const char *text)
+void is_add_without_places(is_buf *b, const char *text)
 {
     bool in_path = false;
 
@@ -66,6 +66,6 @@ void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...)
     va_end(ap);
     is_log(IS_LOG_WARN, "fallback: %s", text);
     if (a->why.len) is_buf_str(&a->why, "; ");
-    add_without_places(&a->why, text);
+    is_add_without_places(&a->why, text);
     a->answer->fallbacks |= fallback;
 }

@@ -185,8 +185,9 @@ static is_status revoke(inferscale *is, const is_partition *p, uint32_t wait_ms,
         if (!is_handle_is_remote(is)) return INFERSCALE_OK;
         if (is_handle_engine_within(is, wait_ms) != INFERSCALE_OK) {
             *n_pending = 1;
-            return is_fail(INFERSCALE_E_BUSY, "no upstream could be told to let go of what was changed or forgotten (%.300s); what they keep of "
-                           "it is not used any more, and forgetting again tells them", is_error());
+            is_log(IS_LOG_WARN, "no upstream could be told to let go of what was changed or forgotten: %s", is_error());
+            return is_fail(INFERSCALE_E_BUSY, "no upstream could be told to let go of what was changed or forgotten (the log says why); what they "
+                           "keep of it is not used any more, and forgetting again tells them");
         }
     }
     return is_engine_revoke(is->engine, &realm, wait_ms, n_pending);

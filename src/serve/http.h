@@ -69,8 +69,11 @@ void is_reply_error(is_request *r, int status, const char *type, const char *cod
 void is_reply_failed(is_request *r, inferscale_status st, const char *param);
 /* The `code` of such an error, wherever it stands: one spelling for all of them. NULL = OpenAI has none for it (a wrong field, a wrong key). */
 const char *is_error_code(const is_server *s, inferscale_status st);
-/* Whose message it is: where keys keep users apart, what a server of ours said of itself is for the log alone. */
-const char *is_error_message(const is_server *s, inferscale_status st, const char *said);
+/* What a client is told of a failure: where keys keep users apart, no sentence says where servers and files are; the whole of it is for the
+ * log alone. said, or what stands in out then. is_told_of is the same of what was logged before. */
+enum { IS_TOLD_BYTES = 1200 };
+const char *is_error_message(const is_server *s, inferscale_status st, const char *said, char out[IS_TOLD_BYTES]);
+const char *is_told_of(const is_server *s, inferscale_status st, const char *said, char out[IS_TOLD_BYTES]);
 
 /* A stream. write copies; it blocks while the client is more than a bound behind, and is false when it has hung up or is too slow. */
 bool is_stream_begin(is_request *r, int status, const char *type);

@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <time.h>
 
+#include "api/answer.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -201,12 +202,12 @@ static const char *cancelled_code(const is_request *r, char message[160])
     return "server_ending";
 }
 
-static void reply_cancelled(is_request *r, const char *param)
+static void reply_cancelled(is_request *r, const char *param, const char *said)
 {
     char message[160];
     const char *code = cancelled_code(r, message);
     if (!code) {
-        is_reply_error(r, 499, "server_error", "cancelled", param, "%s", inferscale_error());
+        is_reply_error(r, 499, "server_error", "cancelled", param, "%s", said);
     } else if (strcmp(code, "timeout") == 0) {
         is_reply_error(r, 504, "server_error", code, param, "%s", message);
     } else {
@@ -243,16 +244,40 @@ const char *is_error_code(const is_server *s, inferscale_status st)
     }
 }
 
-const char *is_error_message(const is_server *s, inferscale_status st, const char *said)
+/* The client's own fault: its sentence is of what it sent, and names paths of the API. */
+static bool is_clients_fault(inferscale_status st)
 {
-    if (!s->keys || !is_upstream_failure(s, st)) return said;
-    is_serve_log(IS_LOG_WARN, "a request failed: %s", said);
-    return "no server that computes answers could take the request; try again in a moment";
+    return st == INFERSCALE_E_INVALID || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_UNSUPPORTED || st == INFERSCALE_E_CONTEXT;
+}
+
+/* A failure at a server says more of it than its URL (host and port in the words of libcurl): nothing of such a sentence is told. */
+const char *is_told_of(const is_server *s, inferscale_status st, const char *said, char out[IS_TOLD_BYTES])
+{
+    const bool names_server = strstr(said, "://") != NULL;
+    is_buf b = IS_BUF_INIT;
+
+    if (!s->keys || (is_clients_fault(st) && !names_server)) return said;
+    if (is_upstream_failure(s, st)) return "no server that computes answers could take the request; try again in a moment";
+    if (names_server && !is_clients_fault(st) && st != INFERSCALE_E_BUSY)
+        return "a server that this one needs did not do its part; try again in a moment";
+    is_add_without_places(&b, said);
+    snprintf(out, IS_TOLD_BYTES, "%.*s", is_buf_ok(&b) ? (int)b.len : 0, b.len ? (const char *)b.data : "");
+    is_buf_free(&b);
+    return out;
+}
+
+const char *is_error_message(const is_server *s, inferscale_status st, const char *said, char out[IS_TOLD_BYTES])
+{
+    const char *told = is_told_of(s, st, said, out);
+
+    if (strcmp(told, said) != 0) is_serve_log(IS_LOG_WARN, "a request failed: %s", said);
+    return told;
 }
 
 void is_reply_failed(is_request *r, inferscale_status st, const char *param)
 {
-    const char *said = is_error_message(r->server, st, inferscale_error()), *code = is_error_code(r->server, st);
+    char told[IS_TOLD_BYTES];
+    const char *said = is_error_message(r->server, st, inferscale_error(), told), *code = is_error_code(r->server, st);
     switch (st) {
     case INFERSCALE_E_INVALID:
     case INFERSCALE_E_PARSE:
@@ -275,7 +300,7 @@ void is_reply_failed(is_request *r, inferscale_status st, const char *param)
         is_reply_error(r, 507, "server_error", code, param, "%s", said);
         return;
     case INFERSCALE_E_CANCELLED:
-        reply_cancelled(r, param);
+        reply_cancelled(r, param, said);
         return;
     default:
         if (is_upstream_failure(r->server, st)) retry_after(r, UPSTREAM_RETRY_S);

@@ -26,7 +26,7 @@ static void post(is_server *s, is_request *r)
     size_t n = 0;
     const char *text = is_request_body(r, &n);
     is_mcp m = { .is = s->is, .how_to_name = "send the header X-Inferscale-User (or -Agent, -Run, -App), or a key that is bound to an owner",
-                 .count = count, .ctx = s->metrics };
+                 .count = count, .ctx = s->metrics, .server = s };
     json_t *reply;
     is_owner o;
     bool bad;

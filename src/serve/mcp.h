@@ -8,6 +8,8 @@
 
 #include "inferscale.h"
 
+struct is_server;
+
 typedef struct is_mcp {
     inferscale *is;
     inferscale_scope scope;    /* whose memory; the model at the other end cannot name another */
@@ -16,6 +18,7 @@ typedef struct is_mcp {
     bool loading;              /* the model is: searches are told to come again */
     void (*count)(void *ctx, const char *operation, const char *result); /* may be NULL */
     void *ctx;
+    const struct is_server *server; /* whose clients are not told where its own servers are; NULL: only its owner listens */
 } is_mcp;
 
 /* The reply to one message or batch of n bytes; NULL = it wants none (notifications, replies). Bad input has a reply too: *bad (may be NULL)

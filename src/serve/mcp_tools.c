@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "exchange/json.h"
+#include "serve/http.h"
 #include "serve/mcp.h"
 #include "serve/memory.h"
 
@@ -212,6 +213,7 @@ json_t *is_mcp_call(const is_mcp *m, const char *name, json_t *arguments)
 {
     const tool *t = NULL;
     json_t *structured = NULL, *none = arguments ? NULL : json_object();
+    char told[IS_TOLD_BYTES];
     is_status st;
 
     for (size_t i = 0; i < N_TOOLS; i++)
@@ -231,5 +233,6 @@ json_t *is_mcp_call(const is_mcp *m, const char *name, json_t *arguments)
         m->count(m->ctx, t->operation, st == INFERSCALE_OK ? "ok" : callers ? "refused" : "failed");
     }
     json_decref(none);
-    return result(st == INFERSCALE_OK ? structured : NULL, inferscale_error());
+    if (st == INFERSCALE_OK) return result(structured, NULL);
+    return result(NULL, m->server ? is_error_message(m->server, st, inferscale_error(), told) : inferscale_error());
 }

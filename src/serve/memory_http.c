@@ -23,10 +23,11 @@ void is_memory_failed(is_server *s, is_request *r, const char *operation, infers
 {
     bool callers = st == INFERSCALE_E_INVALID || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_NOTFOUND || st == INFERSCALE_E_DENIED ||
                    st == INFERSCALE_E_UNSUPPORTED;
+    char told[IS_TOLD_BYTES];
 
     is_metric_add(s->metrics, IS_M_MEMORY_OPS, operation, callers ? "refused" : "failed", 1);
     if (st == INFERSCALE_E_UNSUPPORTED)
-        is_reply_error(r, 501, "invalid_request_error", "unsupported", NULL, "%s", inferscale_error());
+        is_reply_error(r, 501, "invalid_request_error", "unsupported", NULL, "%s", is_error_message(s, st, inferscale_error(), told));
     else is_reply_failed(r, st, NULL);
 }
 

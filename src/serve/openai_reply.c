@@ -222,8 +222,9 @@ json_t *is_oa_error_of(const is_server *s, is_status st, const char *message)
 {
     const bool request =
         st == INFERSCALE_E_INVALID || st == INFERSCALE_E_PARSE || st == INFERSCALE_E_UNSUPPORTED || st == INFERSCALE_E_CONTEXT;
+    char told[IS_TOLD_BYTES];
 
-    return json_pack("{s:{s:s, s:s, s:n, s:s?}}", "error", "message", is_error_message(s, st, message), "type",
+    return json_pack("{s:{s:s, s:s, s:n, s:s?}}", "error", "message", is_error_message(s, st, message, told), "type",
                      request                    ? "invalid_request_error"
                      : st == INFERSCALE_E_BUSY ? "rate_limit_error"
                                                : "server_error", "param", "code",

@@ -124,8 +124,9 @@ static json_t *report_json(const inferscale_forget_report *p, size_t n_ids, bool
 static void reply_half(is_server *s, is_request *r, inferscale_status st, json_t *report)
 {
     bool busy = st == INFERSCALE_E_BUSY;
+    char told[IS_TOLD_BYTES];
 
-    json_object_set_new(report, "error", json_pack("{s:s,s:s,s:n,s:s}", "message", inferscale_error(), "type", busy
+    json_object_set_new(report, "error", json_pack("{s:s,s:s,s:n,s:s}", "message", is_error_message(s, st, inferscale_error(), told), "type", busy
                                                    ? "rate_limit_error" : "server_error",
                                                    "param", "code", is_error_code(s, st)));
     if (busy) is_reply_header(r, "Retry-After", "1");
@@ -247,7 +248,9 @@ static void encode_status(is_server *s, is_request *r)
     st = inferscale_encode_status(s->is, owner.given ? &owner.scope : NULL, &state);
     if (st == INFERSCALE_OK) {
         json_t *o = is_encoder_json(&state);
+        char told[IS_TOLD_BYTES];
 
+        json_object_set_new(o, "last_error", is_json_text(is_told_of(s, state.error, state.last_error, told)));
         if (state.error != INFERSCALE_OK) json_object_set_new(o, "error", json_pack("s?", is_error_code(s, state.error)));
         is_reply_json(r, 200, o);
     } else is_reply_failed(r, st, NULL);

@@ -144,6 +144,7 @@ static is_status choose(is_run *r, uint64_t *tried)
  * out yet. */
 static is_status start(is_run *r)
 {
+    char why[1024] = "";
     uint64_t tried = 0;
     char *body = NULL;
     is_status st = INFERSCALE_OK;
@@ -157,7 +158,7 @@ static is_status start(is_run *r)
         is_status chosen = choose(r, &tried);
 
         if (chosen != INFERSCALE_OK) {
-            st = n && chosen != INFERSCALE_E_CANCELLED ? st : chosen;
+            st = !n || chosen == INFERSCALE_E_CANCELLED ? chosen : is_fail(st, "%s", why); /* the sentence belongs to the status */
             break;
         }
         if (n) VLLM_COUNT(r->e, retries, 1);
@@ -172,6 +173,7 @@ static is_status start(is_run *r)
             VLLM_COUNT(r->e, completions, 1);
             break;
         }
+        snprintf(why, sizeof why, "%s", is_error());
         hang_up(r, vllm_outcome_of(st, retry));
         if (!retry) break;
         vllm_upstream_retried(r->e, r->up);

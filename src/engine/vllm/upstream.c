@@ -289,6 +289,7 @@ static is_status ask_named(vllm *e, uint32_t i, const char *path, const char *bo
 
 is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char *body, vllm_flags flags, uint32_t ms, json_t **out)
 {
+    char why[1024] = "";
     uint64_t tried = 0;
     bool retry = true;
     is_status st = INFERSCALE_OK;
@@ -297,9 +298,11 @@ is_status vllm_ask_any(vllm *e, const uint8_t *tag, const char *path, const char
         uint32_t i;
         is_status taken = n == 0 || retry ? vllm_upstream_take(e, tag, &tried, flags, &i) : INFERSCALE_E_ENGINE;
 
-        if (taken != INFERSCALE_OK) return n == 0 || taken == INFERSCALE_E_CANCELLED ? taken : st;
+        if (n == 0 || taken == INFERSCALE_E_CANCELLED) IS_TRY(taken);
+        if (taken != INFERSCALE_OK) return is_fail(st, "%s", why); /* the sentence belongs to the status */
         if (n) VLLM_COUNT(e, retries, 1);
         st = ask_named(e, i, path, body, flags, ms, out, &retry);
+        if (st != INFERSCALE_OK) snprintf(why, sizeof why, "%s", is_error());
         vllm_upstream_give(e, i, vllm_outcome_of(st, retry));
         if (st == INFERSCALE_OK || !retry) return st;
     }
