@@ -8,9 +8,13 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "serve/http.h"
+#include "serve/mcp.h"
+#include "serve/server.h"
 #include "support/live.h"
 #include "support/scratch.h"
 #include "support/serve_kit.h"
@@ -330,6 +334,42 @@ static void with_keys_nothing_is_told_of_servers(void **state)
     end(&p);
 }
 
+static void what_is_told_names_no_place(void **state)
+{
+    static const struct { inferscale_status st; const char *said, *told; } cases[] = {
+        { INFERSCALE_E_BUSY, "http://10.0.0.3:8000/v1 has too much to do; try again later", "(a server) has too much to do; try again later" },
+        { INFERSCALE_E_ENGINE, "cannot reach the embedder at http://h:1 (Failed to connect to h port 1); start it",
+          "a server that this one needs did not do its part; try again in a moment" },
+        { INFERSCALE_OK, "cannot reach vLLM at http://h:1 (Failed to connect to h port 1)", "a server that this one needs did not do its part; try again in a moment" },
+        { INFERSCALE_E_DENIED, "cannot open /srv/store/bank.db: Permission denied", "cannot open (a file): Permission denied" },
+        { INFERSCALE_E_IO, "cannot read /srv/store/vault/ab/x.seg: Input/output error", "cannot read (a file): Input/output error" },
+        { INFERSCALE_E_INVALID, "send it to /v1/chat/completions", "send it to /v1/chat/completions" }, /* the API's, not a file's */
+        { INFERSCALE_E_INVALID, "http://10.0.0.3:8000 refuses it", "(a server) refuses it" },
+        { INFERSCALE_E_BUSY, "", "" },
+    };
+    const is_server guarded = { .keys = (void *)(uintptr_t)cases }, open = { 0 };
+    const is_mcp m = { .server = &guarded, .how_to_name = "ask at http://10.0.0.3:8000" }, own = { .how_to_name = m.how_to_name };
+    json_t *arguments = json_pack("{s:s}", "query", "cello"), *reply;
+    char out[IS_TOLD_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_string_equal(is_error_message(&guarded, cases[i].st, cases[i].said, out), cases[i].told);
+        assert_string_equal(is_error_message(&open, cases[i].st, cases[i].said, out), cases[i].said);
+    }
+    for (int guard = 0; guard < 2; guard++) {
+        char *text;
+
+        reply = is_mcp_call(guard ? &m : &own, "search_memories", arguments);
+        text = json_dumps(reply, 0);
+        assert_non_null(strstr(text, "whose memory this is was not said"));
+        assert_int_equal(strstr(text, "10.0.0.3") == NULL, guard);
+        free(text);
+        json_decref(reply);
+    }
+    json_decref(arguments);
+}
+
 /* ---- Addresses ------------------------------------------------------------------------------------------------------------------------ */
 
 static void wrong_addresses_are_refused_at_once(void **state)
@@ -356,6 +396,7 @@ int main(void)
         cmocka_unit_test(the_encoder_is_woken),
         cmocka_unit_test(another_model_is_a_503),
         cmocka_unit_test(with_keys_nothing_is_told_of_servers),
+        cmocka_unit_test(what_is_told_names_no_place),
         cmocka_unit_test(wrong_addresses_are_refused_at_once),
     };
 
