@@ -518,6 +518,28 @@ static void one_memory_holds_up_no_other(void **state)
     vt_stop(&s);
 }
 
+static uint32_t n_there;
+static void count_there(void *ctx, int level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    if (strstr(line, " is there: ")) __atomic_add_fetch(&n_there, 1, __ATOMIC_RELAXED);
+}
+
+/* The log says once of each server that it is there, also of one that was at the first look. */
+static void a_server_s_first_word_is_news(void **state)
+{
+    vt_set s;
+
+    (void)state;
+    n_there = 0;
+    is_log_set(count_there, NULL);
+    vt_start(&s, 2);
+    vt_stop(&s);
+    is_log_set(NULL, NULL);
+    assert_int_equal(n_there, 2);
+}
+
 /* Restarted with another model: also the first request does not go there, though nobody looked after it meanwhile. */
 static void another_model_gets_no_work(void **state)
 {
@@ -733,6 +755,7 @@ int main(void)
         cmocka_unit_test(one_that_is_silent_is_no_bother),
         cmocka_unit_test(silence_about_what_was_forgotten_is_a_failure),
         cmocka_unit_test(one_memory_holds_up_no_other),
+        cmocka_unit_test(a_server_s_first_word_is_news),
         cmocka_unit_test(another_model_gets_no_work),
         cmocka_unit_test(another_model_without_a_pause),
         cmocka_unit_test(the_right_model_serves_again),
