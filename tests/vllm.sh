@@ -18,28 +18,52 @@ export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
 [ -x "$INFERSCALE_PLUGINS/inferscale" ] || { echo "$INFERSCALE_PLUGINS/inferscale is not there; run make" >&2; echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 
 scratch=$(mktemp -d)
-child=
-trap 'if [ -n "$child" ]; then kill -INT "$child" 2>/dev/null; wait "$child"; fi; rm -rf "$scratch"' EXIT
+children=()
+trap 'for c in "${children[@]}"; do kill -INT "$c" 2>/dev/null; done; wait; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
-export INFERSCALE_COUNTS=$scratch/counts
-
 cd tests/vllm || exit 2
-rc=0
-timeout -k 60 "${TEST_TIMEOUT:-2700}" "$INFERSCALE_VLLM_PYTHON" -m pytest -p no:cacheprovider -p no:logging -W ignore \
-    --basetemp "$scratch/run" -q --durations 15 --durations-min 2 "$@" </dev/null &
-child=$! # in the background, so that an interrupt ends the servers
-wait "$child" || rc=$?
-child=
 
-if ! read -r passed failed <"$INFERSCALE_COUNTS" 2>/dev/null; then
-    echo "the tests did not come to their end (exit status $rc)"
-    echo "0 passed, 1 failed, 0 skipped"
-    exit 1
+# part N ARGUMENT... - one pytest, with counts and folders of its own; in the background, so that an interrupt ends its servers.
+part() {
+    local n=$1
+    shift
+    INFERSCALE_COUNTS=$scratch/counts.$n timeout -k 60 "${TEST_TIMEOUT:-2700}" "$INFERSCALE_VLLM_PYTHON" -m pytest -p no:cacheprovider -p no:logging \
+        -W ignore --basetemp "$scratch/run.$n" -q --durations 15 --durations-min 2 "$@" </dev/null
+}
+
+# All of them, where there are two CPUs: those that talk to a gateway beside the others. A server computes on one thread.
+if [ $# -eq 0 ] && [ "$(nproc)" -ge 2 ]; then
+    with_gateway=(test_c_*.py test_d_hosts.py)
+    others=()
+    for f in test_*.py; do
+        case " ${with_gateway[*]} " in *" $f "*) ;; *) others+=("$f") ;; esac
+    done
+    part 1 "${with_gateway[@]}" >"$scratch/output.1" 2>&1 &
+    children+=($!)
+    part 2 "${others[@]}" &
+    children+=($!)
+else
+    part 1 "$@" &
+    children+=($!)
 fi
-tail -n +2 "$INFERSCALE_COUNTS"
-skipped=$(($(wc -l <"$INFERSCALE_COUNTS") - 1))
-# pytest may fail without a failing test (an import, a plug-in), and must have run some.
-if [ "$failed" -eq 0 ] && { [ "$rc" -ne 0 ] || [ "$passed" -eq 0 ]; }; then failed=1; fi
+
+passed=0 failed=0 skipped=0
+for n in "${!children[@]}"; do
+    rc=0
+    wait "${children[$n]}" || rc=$?
+    n=$((n + 1))
+    [ -f "$scratch/output.$n" ] && cat "$scratch/output.$n"
+    if ! read -r ok bad <"$scratch/counts.$n" 2>/dev/null; then
+        echo "these tests did not come to their end (exit status $rc)"
+        failed=$((failed + 1))
+        continue
+    fi
+    # pytest may fail without a failing test (an import, a plug-in), and must have run some.
+    if [ "$bad" -eq 0 ] && { [ "$rc" -ne 0 ] || [ "$ok" -eq 0 ]; }; then bad=1; fi
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + $(wc -l <"$scratch/counts.$n") - 1))
+done
+children=()
+for f in "$scratch"/counts.*; do [ -f "$f" ] && tail -n +2 "$f"; done
 if [ "$failed" -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"
     exit 1
