@@ -69,7 +69,8 @@ def test_a_later_turn_over_two_workers(pair):
     for said in (first, second, again):
         assert said["memory"]["mode"] == "kv" and said["memory"]["fallback"] == "", said["memory"]
     assert second["memory"]["tokens"]["injected"] > 0 and far(second, again) <= CLOSE
-    assert far(second, asked(pair, talk, "none")) > FAR
+    # Of the first step: an answer's tokens can be bytes of one character, so answers that differ have lists of different lengths.
+    assert abs(chances(second)[0][0] - chances(asked(pair, talk, "none"))[0][0]) > FAR
 
 
 def test_moved_pieces_are_what_one_worker_makes_of_them(pair, dummy, folder):
