@@ -157,7 +157,7 @@ static void expect_none_holds(const char *when)
 #define WRAPPED(type, name, params) type __real_##name params; type __wrap_##name params; type __wrap_##name params
 
 WRAP(void, is_hold_leave, (is_hold *h), (h))
-WRAP(is_status, is_hold_lease, (is_hold *h, is_partition *p), (h, p))
+WRAP(is_status, is_hold_lease, (is_hold *h, is_partition *p, bool *gone), (h, p, gone))
 WRAP(is_status, is_hold_plan, (is_hold *h, const is_plan *plan), (h, plan))
 WRAP(is_status, is_hold_add, (is_hold *h, const is_dep *facts, size_t n, const is_names *segments), (h, facts, n, segments))
 WRAP(is_status, is_hold_check, (is_hold *h, bool *gone), (h, gone))
@@ -212,9 +212,11 @@ WRAPPED(is_status, is_engine_feed, (is_engine *e, is_run *run, int32_t token))
 
 WRAPPED(void, is_engine_finish, (is_engine *e, is_run *run))
 {
+    const struct timespec slow = { 0, 5000000 }; /* a real engine's takes a while, in which who waits for a lease looks for it more than once */
     int at;
 
     point("is_engine_finish");
+    if (me) nanosleep(&slow, NULL);
     __real_is_engine_finish(e, run);
     pthread_mutex_lock(&lock);
     at = entry_of(run);
@@ -287,7 +289,7 @@ static void *forget(void *unused)
     is_gone = true;
     if (st != INFERSCALE_OK || r.pending) snprintf(violation, sizeof violation, "forgetting failed: %.200s", is_error());
     pthread_mutex_unlock(&lock);
-    expect_none_holds("forgetting has returned");
+    if (st == INFERSCALE_OK && !r.pending) expect_none_holds("forgetting has returned"); /* else it was said above */
     pthread_mutex_lock(&lock);
     forgetter.ended = true;
     pthread_mutex_unlock(&lock);

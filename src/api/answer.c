@@ -93,26 +93,17 @@ uint32_t is_asking_room(is_asking *a)
 is_status is_asking_lease(is_asking *a)
 {
     is_status st = a->scope ? is_bank_partition(a->is->bank, a->scope, false, &a->p) : INFERSCALE_E_NOTFOUND;
+    bool gone = false;
 
     a->has_partition = st == INFERSCALE_OK;
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK; /* nothing remembered yet */
-    return st == INFERSCALE_OK ? is_hold_lease(&a->hold, &a->p) : st;
+    if (st == INFERSCALE_OK) st = is_hold_lease(&a->hold, &a->p, &gone);
+    return st == INFERSCALE_OK && gone ? is_asking_gone() : st;
 }
 
 is_status is_asking_gone(void)
 {
     return is_fail(INFERSCALE_E_STALE, "what was to be used was changed or forgotten meanwhile; plan again");
-}
-
-/* The lease may have moved since a conversation looked at what it placed, and who changed that meanwhile waits for no newer lease. */
-static is_status still_held(is_asking *a)
-{
-    bool holds = true;
-
-    if (is_hold_stopped(&a->hold)) return is_asking_gone();
-    if (a->hold.n_facts == 0 && a->hold.segments.n == 0) return INFERSCALE_OK;
-    IS_TRY(is_bank_still_holds(a->is->bank, &a->p, a->hold.facts, a->hold.n_facts, &a->hold.segments, a->hold.as_of, &holds));
-    return holds ? INFERSCALE_OK : is_asking_gone();
 }
 
 static is_status search(is_asking *a, is_hit **hits, size_t *n)
@@ -170,7 +161,6 @@ static is_status find(is_asking *a, is_hit **hits, size_t *n)
 {
     IS_TRY(is_asking_lease(a));
     if (!a->has_partition) return a->c.n_ids ? no_such_fact(a->c.ids[0], "is not among this owner's") : INFERSCALE_OK;
-    IS_TRY(still_held(a));
     return a->c.n_ids ? take_named(a, hits, n) : search(a, hits, n);
 }
 

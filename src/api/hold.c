@@ -55,16 +55,38 @@ void is_hold_leave(is_hold *h)
     memset(h, 0, sizeof *h);
 }
 
-is_status is_hold_lease(is_hold *h, is_partition *p)
+/* To the epoch of *now, which is refreshed. First the lease, then the look: what comes after the look finds the lease. Who must end keeps the
+ * old one until what it holds has ended, so that who made it end waits for it. */
+static is_status move_lease(is_hold *h, is_bank *watch, is_partition *now, bool *gone)
 {
-    is_lease *lease = h->lease;
-    is_status st = is_lease_take(watch_of(h->is), p, &lease);
+    is_lease *lease = NULL, *old;
+    bool holds = true;
+    is_status st = is_lease_take(watch, now, &lease);
 
-    pthread_mutex_lock(&h->is->holds_lock);
-    h->lease = lease; /* the old one, if it failed */
-    if (st == INFERSCALE_OK) h->p = *p;
-    pthread_mutex_unlock(&h->is->holds_lock);
+    if (st == INFERSCALE_OK && (h->n_facts || h->segments.n))
+        st = is_bank_still_holds(watch, now, h->facts, h->n_facts, &h->segments, h->as_of, &holds);
+    *gone = st == INFERSCALE_OK && !holds;
+    if (st == INFERSCALE_OK && holds) {
+        pthread_mutex_lock(&h->is->holds_lock);
+        old = h->lease;
+        h->lease = lease;
+        h->p = *now;
+        pthread_mutex_unlock(&h->is->holds_lock);
+        lease = old;
+    }
+    is_lease_drop(lease);
     return st;
+}
+
+is_status is_hold_lease(is_hold *h, is_partition *p, bool *gone)
+{
+    is_bank *watch = watch_of(h->is);
+
+    *gone = is_hold_stopped(h);
+    if (*gone) return INFERSCALE_OK;
+    IS_TRY(is_bank_partition_refresh(watch, p));
+    if (h->lease && h->p.id == p->id && h->p.epoch == p->epoch) return INFERSCALE_OK;
+    return move_lease(h, watch, p, gone);
 }
 
 is_status is_hold_add(is_hold *h, const is_dep *facts, size_t n, const is_names *segments)
@@ -119,33 +141,15 @@ bool is_hold_stopped(const is_hold *h)
 
 is_status is_hold_check(is_hold *h, bool *gone)
 {
-    is_lease *lease = NULL, *old;
     is_bank *watch;
     is_partition now;
-    bool holds = true;
-    is_status st;
 
     *gone = is_hold_stopped(h);
     if (*gone || !h->p.id) return INFERSCALE_OK;
     watch = watch_of(h->is);
     now = h->p;
     IS_TRY(is_bank_partition_refresh(watch, &now));
-    if (now.epoch == h->p.epoch) return INFERSCALE_OK;
-    /* First the lease, then the look: what comes after the look finds the lease. Who must end keeps the old one until it has ended, so that
-     * who made it end waits for it. */
-    IS_TRY(is_lease_take(watch, &now, &lease));
-    st = is_bank_still_holds(watch, &now, h->facts, h->n_facts, &h->segments, h->as_of, &holds);
-    *gone = st == INFERSCALE_OK && !holds;
-    if (st == INFERSCALE_OK && holds) {
-        pthread_mutex_lock(&h->is->holds_lock);
-        old = h->lease;
-        h->lease = lease;
-        h->p = now;
-        pthread_mutex_unlock(&h->is->holds_lock);
-        lease = old;
-    }
-    is_lease_drop(lease);
-    return st;
+    return now.epoch == h->p.epoch ? INFERSCALE_OK : move_lease(h, watch, &now, gone);
 }
 
 /* ---- Draining ------------------------------------------------------------------------------------------------------------ */

@@ -26,12 +26,13 @@ typedef struct is_hold {
 void is_hold_enter(is_hold *h, inferscale *is, int64_t as_of);
 void is_hold_leave(is_hold *h); /* also if it was not entered */
 
-/* A lease on the partition's epoch, which *p (refreshed) then has; what was held under another epoch stays to be checked. */
-is_status is_hold_lease(is_hold *h, is_partition *p);
+/* A lease on the partition's epoch, which *p (refreshed) then has. *gone = something that is held is not there any more: the old lease
+ * stays until that has been let go of (is_hold_nothing). */
+is_status is_hold_lease(is_hold *h, is_partition *p, bool *gone);
 /* Adds what the plan's facts are and are made of. */
 is_status is_hold_plan(is_hold *h, const is_plan *plan);
 is_status is_hold_add(is_hold *h, const is_dep *facts, size_t n, const is_names *segments);
-void is_hold_nothing(is_hold *h); /* forgets what it held; the lease stays */
+void is_hold_nothing(is_hold *h); /* forgets what it held, whose runs have ended; the lease stays */
 /* *gone = something that is held was forgotten, changed, superseded or has expired since. Moves the lease if not. */
 is_status is_hold_check(is_hold *h, bool *gone);
 bool is_hold_stopped(const is_hold *h);

@@ -105,8 +105,8 @@ static is_status hold_facts(inferscale *is, const audit_entry *e, is_hold *hold,
 {
     is_names segments = { 0 };
     is_partition now = e->p;
-    bool holds = false;
-    is_status st = is_hold_lease(hold, &now);
+    bool holds = false, gone_before;
+    is_status st = is_hold_lease(hold, &now, &gone_before); /* nothing is held yet */
 
     for (uint32_t i = 0; st == INFERSCALE_OK && i < e->n_parts; i++)
         if (e->parts[i].stored) st = is_names_add(&segments, e->parts[i].segment);
