@@ -1,6 +1,6 @@
 /* How the vLLM engine behaves towards its servers: what a server says against a request is the request's and costs the server nothing; what a
- * server fails at is the server's; as many log-probabilities as it gives are asked for; a secret that is replaced is used at once; a server
- * that was away is asked again what it is, and gets no work as another model. */
+ * server fails at is the server's; as many log-probabilities as it gives are asked for; a secret that is replaced is used at once. Servers that
+ * come and go: test_vllm_away. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,22 +18,6 @@
 #include "support/fault_fs.h"
 #include "support/scratch.h"
 #include "support/vllm_kit.h"
-
-static is_upstream up_of(const vt_set *s, int i)
-{
-    is_upstream up[SERVERS];
-
-    V->upstreams(s->e, up, SERVERS);
-    return up[i];
-}
-
-/* Nobody makes a server well meanwhile. */
-static void start_unkept(vt_set *s, int n)
-{
-    vt_start_fakes(s, n);
-    vllm_limit.keeper_ms = 60000; /* before its first look */
-    OK(vt_open_set(s));
-}
 
 /* ---- Whose fault ---------------------------------------------------------------------------------------------------------------------- */
 
@@ -66,8 +50,8 @@ static void a_refusal_is_the_request_s(void **state)
         assert_non_null(strstr(is_error(), "the third word is wrong"));
         assert_int_equal(fake_look(s.f[0]).completions + fake_look(s.f[1]).completions, before + 1); /* no other is asked the same */
         for (int k = 0; k < 2; k++) {
-            assert_true(up_of(&s, k).up);
-            assert_int_equal(up_of(&s, k).n_retries, 0);
+            assert_true(vt_up_of(&s, k).up);
+            assert_int_equal(vt_up_of(&s, k).n_retries, 0);
             FAKE_PUT(s.f[k], refuse, 0);
         }
         OK(V->begin(s.e, &p.plan, NULL, &run)); /* at once */
@@ -91,7 +75,7 @@ static void a_server_s_failure_is_the_server_s(void **state)
         is_status st;
         vt_set s;
 
-        start_unkept(&s, 2);
+        vt_start_unkept(&s, 2);
         vllm_limit.backoff_ms = 60000;
         for (int k = 0; k < 2; k++) {
             FAKE_PUT(s.f[k], refuse, codes[i / 2].code);
@@ -103,7 +87,7 @@ static void a_server_s_failure_is_the_server_s(void **state)
         if (!strstr(is_error(), http)) fail_msg("%s: %s", http, is_error()); /* it is of that failure, not of the search for another server */
         assert_int_equal(fake_look(s.f[0]).completions + fake_look(s.f[1]).completions, 2); /* each once */
         for (int k = 0; k < 2; k++) {
-            assert_int_equal(up_of(&s, k).up, !codes[i / 2].failed);
+            assert_int_equal(vt_up_of(&s, k).up, !codes[i / 2].failed);
             FAKE_PUT(s.f[k], refuse, 0);
         }
         OK(V->begin(s.e, &p.plan, NULL, &run));
@@ -175,7 +159,7 @@ static void as_many_as_it_gives(void **state)
     FAILS(E_UNSUPPORTED, V->begin(s.e, &p.plan, &(is_run_opts){ .want_logits = true }, &run));
     assert_non_null(strstr(is_error(), "--max-logprobs -1"));
     assert_int_equal(fake_look(s.f[0]).completions, sizeof tops / sizeof *tops); /* neither was sent */
-    assert_true(up_of(&s, 0).up);
+    assert_true(vt_up_of(&s, 0).up);
     OK(V->begin(s.e, &p.plan, &(is_run_opts){ .want_likely = true }, &run));
     OK(V->sample(s.e, run, &token));
     FAILS(E_ENGINE, V->likely(s.e, run, token + 1, 0, got, &n)); /* of that one nothing was said */
@@ -318,7 +302,7 @@ static void unsigned_is_told_as_unsigned(void **state)
     assert_string_equal(stats.reason, "unsigned");
     assert_int_equal(stats.tokens_injected, 0);
     V->finish(s.e, run);
-    up = up_of(&s, 0);
+    up = vt_up_of(&s, 0);
     assert_int_equal(up.n_reasons, 1);
     assert_string_equal(up.reasons[0].code, "unsigned");
     vt_drop(&p);
@@ -351,325 +335,6 @@ static void unsigned_since_a_moment(void **state)
     vt_stop(&s);
 }
 
-typedef struct hanger { vllm_fake *f; uint32_t before; volatile int *cancel; } hanger;
-
-static void *hang_up_when_asked(void *arg)
-{
-    const hanger *h = arg;
-
-    for (int k = 0; k < 1000 && fake_look(h->f).hung == h->before; k++) vt_nap(10);
-    __atomic_store_n(h->cancel, 1, __ATOMIC_RELEASE);
-    return NULL;
-}
-
-/* ---- Well, away, back, another -------------------------------------------------------------------------------------------------------- */
-
-static bool wait_up(const vt_set *s, int i, bool up)
-{
-    for (int k = 0; k < 1000 && up_of(s, i).up != up; k++) vt_nap(10);
-    return up_of(s, i).up == up;
-}
-
-/* Nobody needs to ask for anything. */
-static void who_dies_is_noticed_and_who_comes_back(void **state)
-{
-    char why[256];
-    is_run *run;
-    vt_plan p;
-    vt_set s;
-
-    (void)state;
-    vt_start(&s, 2);
-    vt_question(&p);
-    for (int round = 0; round < 2; round++) {
-        fake_set(s.f[1], FAKE_LOADING);
-        assert_true(wait_up(&s, 1, false));
-        snprintf(why, sizeof why, "%s", up_of(&s, 1).why);
-        assert_non_null(strstr(why, "503"));
-        assert_true(up_of(&s, 0).up);
-        vt_nap(200); /* long enough for the pauses between tries to have become long */
-        fake_set(s.f[1], FAKE_GOOD);
-        assert_true(wait_up(&s, 1, true));
-        assert_string_equal(up_of(&s, 1).why, "");
-    }
-    OK(V->begin(s.e, &p.plan, NULL, &run));
-    V->finish(s.e, run);
-    vt_drop(&p);
-    vt_stop(&s);
-}
-
-/* One that hangs holds up nobody else's look. */
-static void one_that_hangs_is_no_bother(void **state)
-{
-    vt_set s;
-
-    (void)state;
-    vt_start(&s, 3);
-    FAKE_PUT(s.f[0], health_hangs, true);
-    vt_nap(100);
-    fake_set(s.f[2], FAKE_LOADING);
-    assert_true(wait_up(&s, 2, false));
-    fake_set(s.f[2], FAKE_GOOD);
-    assert_true(wait_up(&s, 2, true));
-    FAKE_PUT(s.f[0], health_hangs, false);
-    vt_stop(&s);
-}
-
-/* Nor does one whose first word, or whose word about what was forgotten, never comes. */
-static void one_that_is_silent_is_no_bother(void **state)
-{
-    is_realm r = vt_realm(5, 2);
-    size_t pending;
-    vt_set s;
-
-    (void)state;
-    vt_start(&s, 3);
-    for (int round = 0; round < 2; round++) {
-        const uint32_t before = fake_look(s.f[0]).hung;
-
-        FAKE_PUT(s.f[0], op_hangs, round ? INFERSCALE_TICKET_REVOKE : INFERSCALE_TICKET_DESCRIBE);
-        if (round) {
-            FAILS(E_BUSY, V->revoke(s.e, &r, 1000, &pending));
-        } else {
-            fake_set(s.f[0], FAKE_LOADING);
-            assert_true(wait_up(&s, 0, false));
-            fake_set(s.f[0], FAKE_GOOD);
-        }
-        for (int k = 0; k < 1000 && fake_look(s.f[0]).hung <= before + (uint32_t)round; k++) vt_nap(10);
-        assert_int_equal(fake_look(s.f[0]).hung, before + 1 + (uint32_t)round); /* the keeper waits for it now */
-        fake_set(s.f[2], FAKE_LOADING);
-        assert_true(wait_up(&s, 2, false));
-        fake_set(s.f[2], FAKE_GOOD);
-        assert_true(wait_up(&s, 2, true));
-        assert_int_equal(fake_look(s.f[0]).hung, before + 1 + (uint32_t)round); /* and did all the time */
-        FAKE_PUT(s.f[0], op_hangs, 0);
-        assert_true(wait_up(&s, 0, true));
-        for (int k = 0; k < 1000 && up_of(&s, 0).n_pending; k++) vt_nap(10);
-        assert_int_equal(up_of(&s, 0).n_pending, 0);
-    }
-    vt_stop(&s);
-}
-
-/* Who says nothing to a revocation has failed. */
-static void silence_about_what_was_forgotten_is_a_failure(void **state)
-{
-    is_realm r = vt_realm(5, 2);
-    size_t pending;
-    vt_set s;
-
-    (void)state;
-    vt_start_fakes(&s, 2);
-    vllm_limit.small_ms = 1000;
-    OK(vt_open_set(&s));
-    FAKE_PUT(s.f[0], op_hangs, INFERSCALE_TICKET_REVOKE);
-    FAKE_PUT(s.f[0], health_hangs, true); /* nothing makes it well again */
-    FAILS(E_BUSY, V->revoke(s.e, &r, 50, &pending));
-    for (int k = 0; k < 1000 && !strstr(up_of(&s, 0).why, "/v1/completions"); k++) vt_nap(10);
-    assert_non_null(strstr(up_of(&s, 0).why, "/v1/completions"));
-    assert_false(up_of(&s, 0).up);
-    assert_true(up_of(&s, 1).up);
-    FAKE_PUT(s.f[0], op_hangs, 0);
-    FAKE_PUT(s.f[0], health_hangs, false);
-    assert_true(wait_up(&s, 0, true));
-    vt_stop(&s);
-}
-
-static uint32_t n_warned, n_confirmed;
-
-static void count_lines(void *ctx, int level, const char *text)
-{
-    (void)ctx;
-    if (level == IS_LOG_WARN && strstr(text, "has not confirmed")) __atomic_add_fetch(&n_warned, 1, __ATOMIC_RELAXED);
-    if (strstr(text, "has confirmed")) __atomic_add_fetch(&n_confirmed, 1, __ATOMIC_RELAXED);
-}
-
-/* What is never confirmed is in nobody's way, and said once. */
-static void one_memory_holds_up_no_other(void **state)
-{
-    size_t pending;
-    vt_set s;
-
-    (void)state;
-    vt_start(&s, 2);
-    n_warned = n_confirmed = 0;
-    is_log_set(count_lines, NULL);
-    fake_set(s.f[0], FAKE_NOT_REVOKED);
-    for (uint8_t tag = 5; tag < 45; tag++) {
-        is_realm r = vt_realm(tag, 2);
-
-        FAILS(E_BUSY, V->revoke(s.e, &r, 5000, &pending));
-        assert_int_equal(pending, 1);
-    }
-    assert_int_equal(up_of(&s, 0).n_pending, 40);
-    FAKE_PUT(s.f[0], keeps_tag, 5);
-    fake_set(s.f[0], FAKE_GOOD);
-    for (int k = 0; k < 1000 && up_of(&s, 0).n_pending > 1; k++) vt_nap(10);
-    vt_nap(200); /* some rounds more */
-    assert_int_equal(up_of(&s, 0).n_pending, 1);
-    assert_true(up_of(&s, 0).up); /* it answers */
-    FAKE_PUT(s.f[0], keeps_tag, 0);
-    for (int k = 0; k < 1000 && up_of(&s, 0).n_pending; k++) vt_nap(10);
-    assert_int_equal(up_of(&s, 0).n_pending, 0);
-    V->close(s.e); /* and its thread */
-    s.e = NULL;
-    is_log_set(NULL, NULL);
-    assert_int_equal(n_warned, 40);
-    assert_int_equal(n_confirmed, 40);
-    vt_stop(&s);
-}
-
-static uint32_t n_there;
-static void count_there(void *ctx, int level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    if (strstr(line, " is there: ")) __atomic_add_fetch(&n_there, 1, __ATOMIC_RELAXED);
-}
-
-/* The log says once of each server that it is there, also of one that was at the first look. */
-static void a_server_s_first_word_is_news(void **state)
-{
-    vt_set s;
-
-    (void)state;
-    n_there = 0;
-    is_log_set(count_there, NULL);
-    vt_start(&s, 2);
-    vt_stop(&s);
-    is_log_set(NULL, NULL);
-    assert_int_equal(n_there, 2);
-}
-
-/* Restarted with another model: also the first request does not go there, though nobody looked after it meanwhile. */
-static void another_model_gets_no_work(void **state)
-{
-    uint32_t before;
-    is_run *run = NULL;
-    vt_capture a;
-    vt_plan p;
-    vt_set s;
-
-    (void)state;
-    start_unkept(&s, 1);
-    vt_question(&p);
-    OK(V->begin(s.e, &p.plan, NULL, &run));
-    V->finish(s.e, run);
-    fake_set(s.f[0], FAKE_LOADING);
-    FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run));
-    fake_set(s.f[0], FAKE_FOREIGN);
-    before = fake_look(s.f[0]).completions;
-    for (int i = 0; i < 3; i++) {
-        FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run));
-        assert_non_null(strstr(is_error(), "another model"));
-        vt_make_capture(&a, 10, 4, 2);
-        FAILS(E_ENGINE, V->capture(s.e, &a.c, 1));
-        vt_free_capture(&a);
-    }
-    assert_int_equal(fake_look(s.f[0]).completions, before);
-    assert_int_equal(fake_look(s.f[0]).captures, 1);
-    assert_false(up_of(&s, 0).up);
-    vt_drop(&p);
-    vt_stop(&s);
-}
-
-/* Changed behind its address without a moment's silence: the connector knows it first, and nothing more goes there. */
-static void another_model_without_a_pause(void **state)
-{
-    is_run_stats stats;
-    uint32_t before;
-    is_run *run;
-    vt_plan p;
-    vt_set s;
-
-    (void)state;
-    start_unkept(&s, 1);
-    vt_question(&p);
-    OK(V->begin(s.e, &p.plan, NULL, &run));
-    V->finish(s.e, run);
-    fake_set(s.f[0], FAKE_LOAD_FAILS);
-    FAKE_PUT(s.f[0], load_reason, "model");
-    OK(V->begin(s.e, &p.plan, &(is_run_opts){ .no_prefix_cache = true }, &run));
-    vt_expect_answer(s.e, run, p.ids, p.n, 12);
-    V->rest(s.e, run);
-    V->stats(s.e, run, &stats);
-    assert_string_equal(stats.reason, "model");
-    V->finish(s.e, run);
-    fake_set(s.f[0], FAKE_FOREIGN);
-    before = fake_look(s.f[0]).completions;
-    FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run));
-    assert_non_null(strstr(is_error(), "another model"));
-    assert_int_equal(fake_look(s.f[0]).completions, before);
-    vt_drop(&p);
-    vt_stop(&s);
-}
-
-/* A name that it does not know is another model too; and the right one again serves again, under whatever name. */
-static void the_right_model_serves_again(void **state)
-{
-    is_run *run;
-    vt_plan p;
-    vt_set s;
-
-    (void)state;
-    vt_start(&s, 1);
-    vt_question(&p);
-    FAKE_PUT(s.f[0], served, "renamed"); /* between two looks: the request is what notices */
-    FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run)); /* that one; it says what it is then */
-    assert_true(wait_up(&s, 0, true));
-    OK(V->begin(s.e, &p.plan, NULL, &run));
-    vt_expect_answer(s.e, run, p.ids, p.n, 12);
-    V->finish(s.e, run);
-    fake_set(s.f[0], FAKE_LOADING);
-    assert_true(wait_up(&s, 0, false));
-    fake_set(s.f[0], FAKE_FOREIGN);
-    for (int k = 0; k < 1000 && !strstr(up_of(&s, 0).why, "another model"); k++) vt_nap(10);
-    assert_non_null(strstr(up_of(&s, 0).why, "another model"));
-    fake_set(s.f[0], FAKE_LOADING);
-    vt_nap(200);
-    fake_set(s.f[0], FAKE_GOOD);
-    assert_true(wait_up(&s, 0, true));
-    OK(V->begin(s.e, &p.plan, NULL, &run));
-    V->finish(s.e, run);
-    vt_drop(&p);
-    vt_stop(&s);
-}
-
-/* A server whose first word hangs does not keep who waits for it: an answer and a capture end with their flag. */
-static void who_hangs_up_waits_for_no_word(void **state)
-{
-    vt_capture a;
-    vt_plan p;
-    vt_set s;
-
-    (void)state;
-    start_unkept(&s, 1);
-    vt_question(&p);
-    for (int i = 0; i < 2; i++) {
-        const uint32_t before = fake_look(s.f[0]).hung;
-        volatile int cancel = 0;
-        pthread_t t;
-        is_run *run = NULL;
-
-        FAKE_PUT(s.f[0], refuse, 500);
-        FAILS(E_ENGINE, V->begin(s.e, &p.plan, NULL, &run)); /* it is to say what it is before it gets more */
-        FAKE_PUT(s.f[0], refuse, 0);
-        FAKE_PUT(s.f[0], op_hangs, INFERSCALE_TICKET_DESCRIBE);
-        vt_make_capture(&a, 20, 8, 3);
-        a.c.cancel = &cancel;
-        pthread_create(&t, NULL, hang_up_when_asked, &(hanger){ s.f[0], before, &cancel });
-        if (i) FAILS(E_CANCELLED, V->capture(s.e, &a.c, 1));
-        else FAILS(E_CANCELLED, V->begin(s.e, &p.plan, &(is_run_opts){ .cancel = &cancel }, &run));
-        pthread_join(t, NULL);
-        assert_int_equal(fake_look(s.f[0]).hung, before + 1);
-        FAKE_PUT(s.f[0], op_hangs, 0);
-        vt_free_capture(&a);
-        OK(V->begin(s.e, &p.plan, NULL, &run)); /* and who asks next is served */
-        V->finish(s.e, run);
-    }
-    vt_drop(&p);
-    vt_stop(&s);
-}
-
 /* ---- What was sent before --------------------------------------------------------------------------------------------------------------- */
 
 /* The file is on the store's filesystem: where that fails nothing is known, and the next process knows what it holds. */
@@ -682,7 +347,7 @@ static void what_was_sent_is_kept_in_the_store(void **state)
 
     (void)state;
     is_fs_set_default(fault_fs_fs(fs));
-    start_unkept(&s, 1);
+    vt_start_unkept(&s, 1);
     assert_false(vllm_seen(s.e, a, 3));
     assert_true(vllm_seen(s.e, a, 3));
     assert_false(vllm_seen(s.e, a, 4));
@@ -750,16 +415,6 @@ int main(void)
         cmocka_unit_test(half_a_secret_is_none),
         cmocka_unit_test(unsigned_is_told_as_unsigned),
         cmocka_unit_test(unsigned_since_a_moment),
-        cmocka_unit_test(who_dies_is_noticed_and_who_comes_back),
-        cmocka_unit_test(one_that_hangs_is_no_bother),
-        cmocka_unit_test(one_that_is_silent_is_no_bother),
-        cmocka_unit_test(silence_about_what_was_forgotten_is_a_failure),
-        cmocka_unit_test(one_memory_holds_up_no_other),
-        cmocka_unit_test(a_server_s_first_word_is_news),
-        cmocka_unit_test(another_model_gets_no_work),
-        cmocka_unit_test(another_model_without_a_pause),
-        cmocka_unit_test(the_right_model_serves_again),
-        cmocka_unit_test(who_hangs_up_waits_for_no_word),
         cmocka_unit_test(what_was_sent_is_kept_in_the_store),
         cmocka_unit_test(addresses),
         cmocka_unit_test(a_gateway_is_told_as_one),

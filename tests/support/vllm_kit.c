@@ -51,6 +51,21 @@ void vt_start(vt_set *s, int n)
     OK(vt_open_set(s));
 }
 
+void vt_start_unkept(vt_set *s, int n)
+{
+    vt_start_fakes(s, n);
+    vllm_limit.keeper_ms = 60000; /* before its first look */
+    OK(vt_open_set(s));
+}
+
+is_upstream vt_up_of(const vt_set *s, int i)
+{
+    is_upstream up[SERVERS];
+
+    V->upstreams(s->e, up, SERVERS);
+    return up[i];
+}
+
 /* Whatever went wrong, no server is believed to be busy for ever (the keeper's own look at one counts for a moment). */
 static void expect_idle(void *e)
 {

@@ -34,7 +34,9 @@ is_status vt_open_urls(const char *home, const char *urls, void **e);
 void vt_start_fakes(vt_set *s, int n);
 is_status vt_open_set(vt_set *s);
 void vt_start(vt_set *s, int n);
+void vt_start_unkept(vt_set *s, int n); /* nobody makes a server well meanwhile */
 void vt_stop(vt_set *s);
+is_upstream vt_up_of(const vt_set *s, int i);
 is_segment *vt_segment_of(const int32_t *tokens, uint32_t n, uint8_t name);
 void vt_add(vt_plan *p, is_role role, const char *text, uint8_t name);
 void vt_drop(vt_plan *p);
