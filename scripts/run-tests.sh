@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run-tests.sh PROGRAM[ ARG]... - runs each program (one quoted word: "program arg arg", or "VAR=VALUE program"), as many at a time as there are
 # CPUs and in the order given, each with a time limit and a folder of its own, and counts single cases from TAP lines (cmocka writes them
-# too). Prints one line a program as it ends, the whole output of those that fail, and last exactly "N passed, N failed" (", N skipped"
+# too). Prints one line a program as it ends, the last 200 lines of those that fail, and last exactly "N passed, N failed" (", N skipped"
 # where there are some). Exit: 0 = all passed and some ran.
 #
 # "CPUS=1 program": it gets one CPU of its own while others run, and so one thread for models: threads that wait for one another by

@@ -242,6 +242,34 @@ static void fields(const uint8_t *key, const char *a, const char *b, uint8_t out
     is_hash_end(h, out);
 }
 
+/* What is_hex writes is read back, and nothing else is: every character in every place. */
+static void test_hex(void **state)
+{
+    uint8_t bytes[4], back[4];
+    char hex[9];
+
+    (void)state;
+    for (unsigned i = 0; i < 256; i++) {
+        memset(bytes, (int)i, sizeof bytes);
+        is_hex(bytes, sizeof bytes, hex);
+        assert_true(is_unhex(hex, sizeof back, back));
+        assert_memory_equal(bytes, back, sizeof bytes);
+        for (int at = 0; at < 8; at++) {
+            char was = hex[at];
+
+            hex[at] = (char)i;
+            assert_int_equal(is_unhex(hex, sizeof back, back), i && strchr("0123456789abcdef", (int)i) != NULL);
+            hex[at] = was;
+        }
+    }
+    assert_true(is_unhex("00ff!", 2, back)); /* what follows is not looked at */
+    assert_false(is_unhex("00f", 2, back));
+    assert_false(is_unhex("", 1, back));
+    is_wipe(bytes, sizeof bytes);
+    assert_memory_equal(bytes, "\0\0\0\0", 4);
+    is_wipe(NULL, 0);
+}
+
 static void test_hashes(void **state)
 {
     uint8_t key[IS_KEY_BYTES] = { 1 }, a[IS_HASH_BYTES], b[IS_HASH_BYTES], zero[IS_HASH_BYTES] = { 0 };
@@ -452,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_buffer_against_oracle),
         cmocka_unit_test(test_buffer_integers),
         cmocka_unit_test(test_buffer_limits),
+        cmocka_unit_test(test_hex),
         cmocka_unit_test(test_hashes),
         cmocka_unit_test(test_dates_against_the_c_library),
         cmocka_unit_test(test_date_forms),

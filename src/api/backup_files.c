@@ -64,23 +64,6 @@ is_status is_manifest_write(const is_fs *fs, const char *dir, const is_manifest 
     return st;
 }
 
-static bool read_hex(const char *s, size_t n, uint8_t *out)
-{
-    for (size_t i = 0; i < n; i++) {
-        unsigned v = 0;
-
-        for (int k = 0; k < 2; k++) {
-            char c = s[2 * i + (size_t)k];
-
-            if (c >= '0' && c <= '9') v = v * 16 + (unsigned)(c - '0');
-            else if (c >= 'a' && c <= 'f') v = v * 16 + (unsigned)(c - 'a' + 10);
-            else return false;
-        }
-        out[i] = (uint8_t)v;
-    }
-    return true;
-}
-
 /* A decimal number and the blank or line end after it. */
 static bool read_number(const char **at, uint64_t *out)
 {
@@ -98,11 +81,11 @@ static bool read_file_line(const char *at, is_backup_file *f)
     uint8_t sum[8];
 
     memset(f, 0, sizeof *f);
-    if (!read_hex(at, IS_HASH_BYTES, f->name) || at[HEX] != ' ') return false;
+    if (!is_unhex(at, IS_HASH_BYTES, f->name) || at[HEX] != ' ') return false;
     at += HEX + 1;
     if (!read_number(&at, &f->bytes)) return false;
     if (strncmp(at, "-\n", 2) == 0) return true;
-    if (!read_hex(at, sizeof sum, sum) || at[16] != '\n') return false;
+    if (!is_unhex(at, sizeof sum, sum) || at[16] != '\n') return false;
     f->has_sum = true;
     for (int i = 0; i < 8; i++) f->sum = f->sum << 8 | sum[i];
     return true;
@@ -137,7 +120,7 @@ static is_status parse(const char *dir, const char *text, is_manifest *m)
 
         if (strncmp(line, "created ", 8) == 0 && (at += 8, read_number(&at, &created))) {
             m->created = (int64_t)created;
-        } else if (strncmp(line, "bank ", 5) == 0 && (at += 5, read_number(&at, &m->bank_bytes)) && read_hex(at, IS_HASH_BYTES, m->bank_sum)) {
+        } else if (strncmp(line, "bank ", 5) == 0 && (at += 5, read_number(&at, &m->bank_bytes)) && is_unhex(at, IS_HASH_BYTES, m->bank_sum)) {
             has_bank = true;
         } else if (strncmp(line, "kv ", 3) == 0 && read_file_line(line + 3, &f)) {
             if (!add_file(m, &f)) return no_memory();
@@ -160,7 +143,7 @@ static is_status check(const char *dir, char *text, size_t n)
         return is_fail(INFERSCALE_E_FOREIGN, "the backup in %s was written by a newer InferScale; upgrade", dir);
     if (n < sizeof first_line + end || text[n - 1] != '\n') return damaged(dir);
     last = text + n - end;
-    if (last[-1] != '\n' || strncmp(last, "end ", 4) != 0 || !read_hex(last + 4, IS_HASH_BYTES, said)) return damaged(dir);
+    if (last[-1] != '\n' || strncmp(last, "end ", 4) != 0 || !is_unhex(last + 4, IS_HASH_BYTES, said)) return damaged(dir);
     is_hash_once(NULL, text, (size_t)(last - text), sum);
     if (memcmp(sum, said, sizeof sum) != 0) return damaged(dir);
     *last = 0;

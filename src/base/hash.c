@@ -93,6 +93,27 @@ void is_hex(const uint8_t *p, size_t n, char *out)
     out[2 * n] = 0;
 }
 
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool is_unhex(const char *s, size_t n, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        int high = hex_digit(s[2 * i]), low = high < 0 ? -1 : hex_digit(s[2 * i + 1]);
+
+        if (low < 0) return false;
+        out[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
+void is_wipe(void *p, size_t n)
+{
+    if (p && n) sodium_memzero(p, n);
+}
+
 uint64_t is_checksum(const void *p, size_t n)
 {
     return XXH3_64bits(p, n);

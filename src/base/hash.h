@@ -22,8 +22,11 @@ void is_hash_end(is_hash *h, uint8_t out[IS_HASH_BYTES]); /* frees h; NULL is al
 
 void is_hash_once(const uint8_t key[IS_KEY_BYTES], const void *p, size_t n, uint8_t out[IS_HASH_BYTES]);
 void is_hex(const uint8_t *p, size_t n, char *out /* 2n+1 bytes */);
+/* n bytes from the first 2n characters, small digits alone; false (also where the string is shorter): out is undefined. */
+bool is_unhex(const char *s, size_t n, uint8_t *out);
 uint64_t is_checksum(const void *p, size_t n);   /* XXH3-64, seed 0 */
 void is_random(void *p, size_t n);               /* cryptographic */
+void is_wipe(void *p, size_t n);                 /* overwrites it, so that the compiler does not leave it out; NULL is allowed */
 bool is_same_secret(const void *a, const void *b, size_t n); /* in a time that does not depend on the bytes */
 
 #endif

@@ -39,11 +39,6 @@ struct is_needles {
     uint8_t room[HISTORY + PIECE]; /* the last bytes of the stream, and the next piece */
 };
 
-void is_wipe(void *p, size_t n)
-{
-    if (p && n) sodium_memzero(p, n);
-}
-
 static is_status no_memory(void)
 {
     return is_fail(INFERSCALE_E_NOMEM, "no memory for what is to be looked for; free some and try again");

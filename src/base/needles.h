@@ -29,7 +29,4 @@ typedef is_status (*is_needle_fn)(void *ctx, uint32_t needle, int kind, uint64_t
 void is_needles_begin(is_needles *s);
 is_status is_needles_feed(is_needles *s, const uint8_t *p, size_t n, is_needle_fn hit, void *ctx);
 
-/* Overwrites memory so that the compiler does not leave it out. */
-void is_wipe(void *p, size_t n);
-
 #endif

@@ -55,19 +55,9 @@ static bool take_number(const char **p, size_t most, uint64_t *out)
     return true;
 }
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool take_hex(const char **p, uint8_t *out, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        int high = digit((*p)[2 * i]), low = high < 0 ? -1 : digit((*p)[2 * i + 1]);
-
-        if (low < 0) return false;
-        out[i] = (uint8_t)(high << 4 | low);
-    }
+    if (!is_unhex(*p, n, out)) return false;
     *p += 2 * n;
     return true;
 }

@@ -410,18 +410,6 @@ static int by_bytes(const void *a, const void *b)
     return memcmp(a, b, IS_HASH_BYTES);
 }
 
-static bool from_hex(const char *hex, uint8_t out[IS_HASH_BYTES])
-{
-    for (int i = 0; i < HEX; i++) {
-        const char c = hex[i];
-        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-
-        if (digit < 0) return false;
-        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] << 4 | digit : digit);
-    }
-    return true;
-}
-
 /* Other traces of a name in DIR/tmp: what was hidden, what a crash left, or somebody is writing right now (his rename fails then). */
 static is_status shred_if_named(void *ctx, const char *name, bool is_dir)
 {
@@ -430,7 +418,7 @@ static is_status shred_if_named(void *ctx, const char *name, bool is_dir)
     char path[PATH_BYTES];
     is_status st;
 
-    if (is_dir || !from_hex(name, key) || !is_find(key, l->names, l->n, IS_HASH_BYTES, by_bytes)) return INFERSCALE_OK;
+    if (is_dir || !is_unhex(name, IS_HASH_BYTES, key) || !is_find(key, l->names, l->n, IS_HASH_BYTES, by_bytes)) return INFERSCALE_OK;
     snprintf(path, sizeof path, "%s/%.250s", l->v->tmp, name);
     st = is_file_shred(l->v->fs, path);
     if (st != INFERSCALE_OK) l->st = st;

@@ -23,40 +23,24 @@ typedef struct walk {
     const char *folder;  /* its name in DIR; NULL at the top */
 } walk;
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static bool from_hex(const char *s, size_t n, uint8_t *out)
-{
-    for (size_t i = 0; i < n; i++) {
-        int high = hex_digit(s[2 * i]), low = high < 0 ? -1 : hex_digit(s[2 * i + 1]);
-
-        if (low < 0) return false;
-        out[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
-}
-
 static bool is_fan(const char *name)
 {
     uint8_t byte;
 
-    return strlen(name) == 2 && from_hex(name, 1, &byte);
+    return strlen(name) == 2 && is_unhex(name, 1, &byte);
 }
 
 static is_vault_kind kind_of(const walk *w, const char *name, const is_stat *st, uint8_t id[IS_HASH_BYTES])
 {
     bool fan = w->folder && is_fan(w->folder), tmp = w->folder && strcmp(w->folder, "tmp") == 0;
-    bool named = strlen(name) == HEX + 4 && from_hex(name, IS_HASH_BYTES, id);
+    bool named = strlen(name) == HEX + 4 && is_unhex(name, IS_HASH_BYTES, id);
 
     if (st->is_dir) return !w->folder && (is_fan(name) || strcmp(name, "tmp") == 0) ? IS_VAULT_FOLDER : IS_VAULT_STRAY;
     if (!st->is_regular) return IS_VAULT_STRAY;
     if (tmp) {
         size_t n = strlen(name);
 
-        if (n < HEX + 6 || !from_hex(name, IS_HASH_BYTES, id) || name[HEX] != '.') return IS_VAULT_STRAY;
+        if (n < HEX + 6 || !is_unhex(name, IS_HASH_BYTES, id) || name[HEX] != '.') return IS_VAULT_STRAY;
         memset(id, 0, IS_HASH_BYTES);
         if (strcmp(name + n - 4, ".tmp") != 0 && strcmp(name + n - 5, ".gone") != 0) return IS_VAULT_STRAY;
         return is_vault_left_over(name) && !is_vault_at_work(name) ? IS_VAULT_LEFT_OVER : IS_VAULT_BUSY;

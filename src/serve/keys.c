@@ -192,8 +192,7 @@ static is_status read_keys(const is_keys *k, table *t)
     size_t n = 0;
     IS_TRY(is_file_read_all(is_fs_posix(), k->path, FILE_MAX, &text, &n));
     is_status st = n ? parse(k, (char *)text, n, t) : is_fail(INFERSCALE_E_PARSE, "the keys file %s is empty", k->path);
-    volatile uint8_t *wipe = text;
-    for (size_t i = 0; i < n; i++) wipe[i] = 0;
+    is_wipe(text, n);
     is_free(text);
     if (st != INFERSCALE_OK) table_free(t);
     return st;

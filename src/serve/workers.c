@@ -28,13 +28,6 @@ static is_status read_pass(is_server *s, is_request *r, uint8_t secret[IS_KEY_BY
     return is_pass_read(secret, &of, text ? text : "", (int64_t)time(NULL), out);
 }
 
-static void forget_secret(uint8_t secret[IS_KEY_BYTES])
-{
-    volatile uint8_t *p = secret;
-
-    for (size_t i = 0; i < IS_KEY_BYTES; i++) p[i] = 0;
-}
-
 bool is_worker_authorise(is_server *s, is_request *r)
 {
     uint8_t secret[IS_KEY_BYTES];
@@ -47,7 +40,7 @@ bool is_worker_authorise(is_server *s, is_request *r)
         return false;
     }
     st = read_pass(s, r, secret, &pass);
-    forget_secret(secret);
+    is_wipe(secret, sizeof secret);
     if (st == INFERSCALE_OK) return true;
     if (st == INFERSCALE_E_UNSUPPORTED) is_reply_error(r, 404, "invalid_request_error", "not_found", NULL, "%s", is_error());
     else if (st == INFERSCALE_E_NOMEM) is_reply_failed(r, st, NULL);
@@ -97,7 +90,7 @@ static is_status open_seal(is_server *s, is_request *r, is_hash **seal)
     is_status st = read_pass(s, r, secret, &pass);
 
     if (st == INFERSCALE_OK) st = is_pass_seal(secret, &pass, seal);
-    forget_secret(secret);
+    is_wipe(secret, sizeof secret);
     return st;
 }
 
@@ -148,7 +141,7 @@ static void take_rows(is_server *s, is_request *r)
     is_pass pass;
     is_status st = read_pass(s, r, secret, &pass);
 
-    forget_secret(secret);
+    is_wipe(secret, sizeof secret);
     p.data = is_request_body(r, &p.n);
     if (st != INFERSCALE_OK || !is_pass_fits(&pass, p.data, p.n)) {
         is_reply_error(r, 401, "authentication_error", "invalid_pass", NULL, "the pass is not for this body");

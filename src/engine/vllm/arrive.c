@@ -109,11 +109,6 @@ uint32_t vllm_arrivals_count(vllm *e, const uint8_t id[16], double *since)
 
 /* ---- A piece ----------------------------------------------------------------------------------------------------------------------- */
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* ".N" at *p, as the workers write numbers. */
 static bool skip_rank(const char **p)
 {
@@ -131,14 +126,7 @@ static bool read_name(const char *name, uint8_t id[16])
 {
     const char *p = name + ID_HEX;
 
-    if (strnlen(name, ID_HEX) < ID_HEX) return false;
-    for (size_t i = 0; i < 16; i++) {
-        int high = digit(name[2 * i]), low = digit(name[2 * i + 1]);
-
-        if (high < 0 || low < 0) return false;
-        id[i] = (uint8_t)(high << 4 | low);
-    }
-    return skip_rank(&p) && skip_rank(&p) && !*p;
+    return is_unhex(name, 16, id) && skip_rank(&p) && skip_rank(&p) && !*p;
 }
 
 /* Opens the file that grows, or begins it anew. *size: what it had. */

@@ -4,29 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool from_hex(const char *hex, uint8_t *out, size_t n)
-{
-    if (!hex || strlen(hex) != 2 * n) return false;
-    for (size_t i = 0; i < n; i++) {
-        unsigned byte;
-
-        if (strspn(hex + 2 * i, "0123456789abcdef") < 2 || sscanf(hex + 2 * i, "%2x", &byte) != 1) return false;
-        out[i] = (uint8_t)byte;
-    }
-    return true;
-}
-
 void vllm_bad_take(vllm *e, const json_t *said, is_run_stats *out)
 {
     const json_t *list = json_object_get(said, "bad"), *one;
     size_t i;
 
     json_array_foreach(list, i, one) {
-        const char *reason = json_string_value(json_object_get(one, "reason"));
+        const char *reason = json_string_value(json_object_get(one, "reason")), *hex = json_string_value(json_object_get(one, "name"));
         uint8_t name[IS_HASH_BYTES];
 
         if (i == 4 * IS_BAD_MAX) return; /* no more than a prompt's worth from anybody */
-        if (!from_hex(json_string_value(json_object_get(one, "name")), name, sizeof name)) continue;
+        if (!hex || strlen(hex) != 2 * sizeof name || !is_unhex(hex, sizeof name, name)) continue;
         if (json_integer_value(json_object_get(one, "where")) != 0) {
             vllm_heads_doubt(e, name);
         } else if (out && out->n_bad < IS_BAD_MAX) {

@@ -106,20 +106,6 @@ static bool from_base64(const char *s, size_t len, uint8_t *out, size_t *n)
     return true;
 }
 
-static bool from_hex(const char *s, size_t len, uint8_t *out, size_t n)
-{
-    static const char digits[] = "0123456789abcdef";
-
-    if (len != 2 * n) return false;
-    for (size_t i = 0; i < len; i++) {
-        const char *at = s[i] ? strchr(digits, s[i]) : NULL;
-
-        if (!at) return false;
-        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | (at - digits) : (at - digits) << 4);
-    }
-    return true;
-}
-
 /* base64 of at most max bytes; is_free. */
 static is_status get_bytes(const json_t *d, const char *field, size_t max, uint8_t **out, size_t *n)
 {
@@ -263,7 +249,7 @@ static is_status read_fingerprint(const json_t *d, vllm_model *m)
     const json_t *v = json_object_get(d, "fingerprint");
     const char *s = json_string_value(v);
 
-    return s && from_hex(s, json_string_length(v), m->fingerprint, IS_HASH_BYTES) ? INFERSCALE_OK : wrong("fingerprint");
+    return s && json_string_length(v) == 2 * IS_HASH_BYTES && is_unhex(s, IS_HASH_BYTES, m->fingerprint) ? INFERSCALE_OK : wrong("fingerprint");
 }
 
 static is_status read_max_logprobs(const json_t *d, vllm_model *m)

@@ -9,11 +9,6 @@
 
 enum { SECRET_HEX = 2 * IS_KEY_BYTES };
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static is_status read_secret(const char *path, uint8_t out[IS_KEY_BYTES])
 {
     const is_fs *fs = is_fs_default();
@@ -24,14 +19,8 @@ static is_status read_secret(const char *path, uint8_t out[IS_KEY_BYTES])
 
     IS_TRY(is_file_read_all(fs, path, 4096, &text, &n));
     while (n && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' ')) n--;
-    good = n == SECRET_HEX;
-    for (size_t i = 0; good && i < SECRET_HEX; i++) {
-        int d = hex_digit((char)text[i]);
-
-        good = d >= 0;
-        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | d : d << 4);
-    }
-    if (text) memset(text, 0, n);
+    good = n == SECRET_HEX && is_unhex((const char *)text, IS_KEY_BYTES, out);
+    is_wipe(text, n);
     is_free(text);
     if (!good) return is_fail(INFERSCALE_E_CORRUPT, "%s does not hold 32 bytes as hex; remove it, and a new one is made", path);
     if (fs->stat(fs, path, &stat) == INFERSCALE_OK && stat.is_regular && (stat.mode & 077)) {
@@ -67,8 +56,8 @@ static is_status make_secret(const char *path)
         else fs->unlink(fs, (const char *)own.data);
         if (st != INFERSCALE_OK && fs->exists(fs, path)) st = INFERSCALE_OK;
     }
-    memset(secret, 0, sizeof secret);
-    memset(hex, 0, sizeof hex);
+    is_wipe(secret, sizeof secret);
+    is_wipe(hex, sizeof hex);
     is_buf_free(&own);
     return st;
 }
@@ -98,7 +87,7 @@ static is_status load(vllm_secret *s, bool *changed)
     s->n_read += *changed;
     s->file = file;
     memcpy(s->bytes, bytes, sizeof bytes);
-    memset(bytes, 0, sizeof bytes);
+    is_wipe(bytes, sizeof bytes);
     return st;
 }
 
@@ -112,7 +101,7 @@ is_status vllm_secret_open(vllm *e)
 
 void vllm_secret_close(vllm *e)
 {
-    memset(e->secret.bytes, 0, sizeof e->secret.bytes);
+    is_wipe(e->secret.bytes, sizeof e->secret.bytes);
     is_free(e->secret.path);
     e->secret.path = NULL;
 }
