@@ -15,11 +15,11 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "base/hash.h"
 #include "serve/http_run.h"
 #include "serve/server.h"
 
 enum {
+    HTTP_GRACE_MS = 500,       /* silent for less: what was read may be a head that is just being taken apart */
     HTTP_SPARE = 32,           /* connections beyond the bound: they may ask for /health and /ready, others are told so and closed */
     HTTP_HEADERS = 100,        /* of a request */
     HTTP_QUERIES = 64,
@@ -45,11 +45,23 @@ typedef enum conn_state {
     CONN_SEND,                 /* the reply goes out */
 } conn_state;
 
+/* What one client has. */
+typedef struct conn_address {
+    bool v4;
+    uint64_t prefix;           /* as it is on the wire: an IPv4 address and zeros, or the first half of an IPv6 address */
+} conn_address;
+
+typedef struct conn_peer {
+    conn_address from;
+    uint32_t n;                /* connections; 0 = the place is free */
+} conn_peer;
+
 typedef struct is_conn {
     int fd;                    /* -1 = the slot is free */
     conn_state state;
     uint32_t peer;             /* its address's place in http->peers */
     bool cut;                  /* had to make room; it is about to end */
+    bool spare;                /* came when the table was full and nothing could go */
     bool accepted;             /* of CONN_READ: the head was not refused, the rest of it is wanted */
     bool no_more;              /* the client has closed its side, and all it sent was read: as of the last look */
     double since;              /* of the state */
@@ -82,8 +94,7 @@ struct is_http {
     is_conn *conns;
     uint32_t n_slots, n_open, n_requests;
     uint32_t n_cut;            /* of the open ones: had to make room */
-    uint32_t *peers, n_buckets; /* open connections by (hash of the) address */
-    uint8_t peer_key[IS_KEY_BYTES];
+    conn_peer *peers;          /* [n_slots], in no order */
     uint64_t body_bytes, body_max;
     is_pool open, quick, engine;
     pthread_t watcher;
@@ -140,8 +151,11 @@ struct is_request {
 is_status is_conns_new(struct is_http *h);
 is_conn *is_conn_of(struct MHD_Connection *con);
 void is_conn_state(is_conn *c, conn_state state);                    /* under http->lock */
-bool is_conns_many(const struct is_http *h);                         /* under http->lock: more than max_connections */
-void is_conns_make_room(struct is_http *h, const is_conn *newest);   /* the same; newest: is not to go, NULL = none */
+bool is_conn_spare(const struct is_http *h, is_conn *c);             /* under http->lock: one of those beyond max_connections */
+bool is_conns_many(const struct is_http *h);                         /* the same: more than max_connections */
+/* The same. One connection that was silent for `silent_ms` goes for `newest`; false = there was none that may. */
+bool is_conns_make_room(struct is_http *h, const is_conn *newest, double silent_ms);
+void is_conns_look_again(struct is_http *h);                         /* the same; for those for whom nobody could go when they came */
 void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what);
 
 /* http_request.c */

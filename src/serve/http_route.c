@@ -358,15 +358,15 @@ static bool admit(is_request *r)
     struct is_http *h = r->http;
     bool open = r->route->flags & IS_ROUTE_OPEN;
     pthread_mutex_lock(&h->lock);
-    bool many = is_conns_many(h);
+    bool spare = r->conn && is_conn_spare(h, r->conn);
     pthread_mutex_unlock(&h->lock);
     if (__atomic_load_n(&h->draining, __ATOMIC_RELAXED) && !open) {
         is_reply_header(r, "Retry-After", "5");
         is_reply_error(r, 503, "server_error", "server_ending", NULL, "the server is ending; ask again later");
         return refuse(r, "ending");
     }
-    if (many) r->close_after = true; /* what needs no key is answered even so: is the server alive? */
-    if (many && !open) {
+    if (spare) r->close_after = true; /* what needs no key is answered even so: is the server alive? */
+    if (spare && !open) {
         is_reply_header(r, "Retry-After", "1");
         is_reply_error(r, 503, "server_error", "too_many_connections", NULL,
                        "more than max_connections = %u are open; close some or try again", h->s->config->max_connections);

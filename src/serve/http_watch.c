@@ -98,7 +98,7 @@ static void look_at_all(struct is_http *h)
             else if (c->request)
                 look(h, c->request, no_more, now);
         }
-    for (int i = 0; i < HTTP_SPARE && is_conns_many(h); i++) is_conns_make_room(h, NULL);
+    is_conns_look_again(h);
     uint32_t open = h->n_open;
     pthread_mutex_unlock(&h->lock);
     if (h->s->metrics) is_metric_set(h->s->metrics, IS_M_HTTP_OPEN, NULL, NULL, open);
