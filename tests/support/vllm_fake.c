@@ -48,8 +48,7 @@ static fake_mood mood_of(const vllm_fake *f)
 /* ---- Tokens ---------------------------------------------------------------------------------------------------------------------------- */
 
 static const struct { const char *text; int32_t id; } literals[] = { { "<|im_start|>", FAKE_START }, { "<|im_end|>", FAKE_END }, { "<s>", FAKE_BOS },
-                                                                     { "<|x<|", FAKE_X },
-                                                                     { "@@X", FAKE_X } }; /* the last by a normaliser, say */
+                                                                     { "<|x<|", FAKE_X }, { "@@X", FAKE_X } }; /* the last by a normaliser, say */
 
 static json_t *tokenize(const char *s, size_t len)
 {
@@ -430,6 +429,7 @@ static enum MHD_Result complete(vllm_fake *f, struct MHD_Connection *c, json_t *
     json_decref(f->last);
     f->last = json_incref(body);
     t = read_ticket(f, body, tokens, n);
+    f->seen.unsalted += t && !fake_is_salted(body, t);
     if (t && streams && f->refuse_tickets) is_free(t), t = NULL;
     if (!streams) {
         ok = answer_ticket(f, c, t, tokens);
@@ -438,8 +438,7 @@ static enum MHD_Result complete(vllm_fake *f, struct MHD_Connection *c, json_t *
         is_free(t);
         f->seen.completions++;
         ok = mood == FAKE_500 ? refuse(c, 500, "engine dead") : mood == FAKE_429 ? refuse(c, 429, "slow down") :
-             mood == FAKE_REDIRECT ? refuse(c, 302, "elsewhere") :
-             refuse(c, 400, "Invalid grammar specification.");
+             mood == FAKE_REDIRECT ? refuse(c, 302, "elsewhere") : refuse(c, 400, "Invalid grammar specification.");
     } else if ((wrong = wrong_with(f, body, why)) != 0) {
         is_free(t);
         f->seen.completions++;
@@ -557,6 +556,7 @@ void fake_stop(vllm_fake *f)
     if (!f) return;
     __atomic_store_n(&f->closing, true, __ATOMIC_RELEASE);
     MHD_stop_daemon(f->daemon);
+    assert_int_equal(f->seen.unsalted, 0);
     for (uint32_t i = 0; i < f->n_cached; i++) free(f->cached[i]);
     json_decref(f->last);
     is_free(f->ticket);

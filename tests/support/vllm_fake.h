@@ -50,6 +50,7 @@ typedef enum fake_chat { FAKE_CHATML, FAKE_TRIMS, FAKE_DATES, FAKE_REORDERS, FAK
 
 typedef struct fake_seen {          /* counts since the start */
     uint32_t completions, tokenized, captures, revokes, statuses, describes, cut, health, bad_tickets, hung;
+    uint32_t unsalted;              /* tickets whose request, were it refused, would leave blocks that anybody finds; none is by fake_stop */
 } fake_seen;
 
 typedef struct vllm_fake {

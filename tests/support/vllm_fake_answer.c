@@ -11,6 +11,15 @@ static fake_mood mood_of(const vllm_fake *f)
     return __atomic_load_n(&f->mood, __ATOMIC_ACQUIRE);
 }
 
+bool fake_is_salted(const json_t *body, const inferscale_ticket *t)
+{
+    const char *salt = json_string_value(json_object_get(body, "cache_salt"));
+    char hex[IS_HASH_HEX];
+
+    is_hex(t->salt, sizeof t->salt, hex);
+    return salt && strcmp(salt, hex) == 0;
+}
+
 void fake_add_event(is_buf *b, json_t *e)
 {
     char *text = json_dumps(e, JSON_COMPACT);

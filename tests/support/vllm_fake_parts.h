@@ -8,6 +8,7 @@
 
 json_t *fake_description(const vllm_fake *f);
 bool fake_has_rows(const vllm_fake *f, const inferscale_kv_part *part, const int32_t *prompt);
+bool fake_is_salted(const json_t *body, const inferscale_ticket *t); /* the request has its ticket's salt, for those that know no tickets */
 void fake_capture(const vllm_fake *f, const inferscale_ticket *t, const int32_t *prompt);
 
 /* One event of a stream; e is taken. */

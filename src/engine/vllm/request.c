@@ -156,7 +156,7 @@ static is_status add_ticket(is_run *r, json_t *body)
     if (st != INFERSCALE_OK) return st;
     is_hex(r->salt, sizeof r->salt, hex);
     ok = json_object_set_new(body, "kv_transfer_params", json_pack("{s:s}", "inferscale", ticket)) == 0;
-    ok = ok && json_object_set_new(body, "cache_salt", json_string(hex)) == 0; /* were the connector taken out of the server */
+    ok = ok && json_object_set_new(body, "cache_salt", json_string(hex)) == 0; /* if the ticket is refused */
     is_free(ticket);
     return ok ? INFERSCALE_OK : vllm_no_memory();
 }

@@ -62,7 +62,7 @@ is_status vllm_salt_make(vllm *e, const is_realm *realm, const int32_t *header, 
 is_status vllm_ticket_body(vllm *e, vllm_ask_for *a, char **body)
 {
     is_buf b = IS_BUF_INIT;
-    char *ticket;
+    char *ticket, hex[IS_HASH_HEX];
 
     *body = NULL;
     if (!a->salted) is_random(a->salt, sizeof a->salt);
@@ -70,7 +70,9 @@ is_status vllm_ticket_body(vllm *e, vllm_ask_for *a, char **body)
     IS_TRY(vllm_ticket_make(e, a, &ticket));
     is_buf_str(&b, "{\"prompt\":[");
     for (uint32_t i = 0; i < a->n_prompt; i++) is_buf_fmt(&b, "%s%d", i ? "," : "", a->prompt[i]);
-    is_buf_fmt(&b, "],\"max_tokens\":1,\"temperature\":0,\"stream\":false,\"kv_transfer_params\":{\"inferscale\":\"%s\"}}", ticket);
+    is_hex(a->salt, sizeof a->salt, hex);
+    is_buf_fmt(&b, "],\"max_tokens\":1,\"temperature\":0,\"stream\":false,\"cache_salt\":\"%s\"", hex); /* if the ticket is refused */
+    is_buf_fmt(&b, ",\"kv_transfer_params\":{\"inferscale\":\"%s\"}}", ticket);
     is_free(ticket);
     *body = is_buf_take(&b);
     return *body ? INFERSCALE_OK : vllm_no_memory();
