@@ -149,6 +149,33 @@ static void read_only_homes(void **state)
     assert_int_not_equal(last.code, 0); /* reading does not create */
 }
 
+/* The kernel's own answer to a file that grows too big is a signal that ends the process. Whatever the limit, and whoever of the store's
+ * files or our own meets it first: no verb is killed, what fails says so, and the store is sound with all that was acknowledged. */
+static void a_limit_of_file_sizes_is_a_full_disk(void **state)
+{
+    static const char *const verbs[] = { "remember --engine mock \"$BIG\"", "remember --later --json \"$BIG 2\"", "encode --engine mock --again",
+                                         "backup copy%u", "export --force out%u.jsonl", "forget 1 --prove" };
+    unsigned failed = 0;
+
+    sh("$IS remember --engine mock 'Anna is allergic to peanuts.' && $IS remember --engine mock 'Ben drinks tea.'");
+    expect_code(0);
+    for (unsigned blocks = 0; blocks <= 512; blocks = blocks ? 8 * blocks : 1)
+        for (size_t v = 0; v < sizeof verbs / sizeof *verbs; v++) {
+            char verb[200];
+
+            snprintf(verb, sizeof verb, verbs[v], blocks);
+            sh("BIG=$(printf '%%04000d' %u%zu); ulimit -f %u; exec $IS %s", blocks, v, blocks, verb);
+            if (last.code != 0 && last.code != 1) fail_msg("%s with ulimit -f %u: exit code %d\n%s", verb, blocks, last.code, last.err);
+            failed += last.code;
+        }
+    assert_int_not_equal(failed, 0);
+    sh("$IS fsck && $IS ls --json");
+    expect_code(0);
+    sh("$IS ask --engine mock --json 'What does Ben drink?'");
+    expect_code(0);
+    expect_in(text_at("answer"), "tea");
+}
+
 static void stores_without_a_model(void **state)
 {
     sh("$IS remember --model $PWD/none.gguf --json 'Anna is allergic to peanuts.'");
@@ -242,6 +269,7 @@ int main(void)
         cmocka_unit_test_setup(import_says_what_was_stored, program_fresh),
         cmocka_unit_test_setup(export_fails_whole, program_fresh),
         cmocka_unit_test_setup(read_only_homes, program_fresh),
+        cmocka_unit_test_setup(a_limit_of_file_sizes_is_a_full_disk, program_fresh),
         cmocka_unit_test_setup(stores_without_a_model, program_fresh),
         cmocka_unit_test_setup(falls_back_to_text, program_fresh),
         cmocka_unit_test_setup(interrupted_work_is_kept, program_fresh),

@@ -26,6 +26,7 @@ int main(int argc, char **argv)
 
     setlocale(LC_CTYPE, "C.UTF-8"); /* for the width of characters; numbers and dates stay in the C locale */
     signal(SIGPIPE, SIG_IGN);       /* a closed pipe is a failed write, not a killed encoder */
+    signal(SIGXFSZ, SIG_IGN);       /* beyond `ulimit -f` (systemd's LimitFSIZE) a write fails with EFBIG, as on a full disk */
     json_set_alloc_funcs(is_malloc, is_free);
     argc--;
     argv++;
