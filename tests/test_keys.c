@@ -74,6 +74,33 @@ static void what_is_wrong_in_a_keys_file_is_said_with_its_line(void **state)
     bad(long_one, "256");
 }
 
+/* As many as there may be: comparing each with each would take minutes, in the thread that serves everybody. */
+static void a_hundred_thousand_keys_are_told_apart(void **state)
+{
+    enum { MANY = 100000 };
+    char *text = calloc(MANY + 2, 40), *p = text;
+    is_keys *k = NULL;
+    is_key may;
+    assert_non_null(text);
+    for (int i = 0; i < MANY; i++) p += sprintf(p, "isk_%020d user=u%d\n", i, i);
+    OK(is_keys_open(put(text), &k));
+    for (int i = 0; i < MANY; i += MANY / 7) {
+        char key[40], user[16];
+        snprintf(key, sizeof key, "isk_%020d", i);
+        snprintf(user, sizeof user, "u%d", i);
+        assert_true(is_keys_find(k, key, &may));
+        assert_string_equal(may.user, user);
+    }
+    is_keys_close(k);
+    strcpy(p, K1 "\n");
+    bad(text, "line 100001: more than");
+    memcpy(text + 4, "00000000000000099999", 20); /* the first line's key is the last one's, the second's the fifth's */
+    memcpy(strchr(text, '\n') + 5, "00000000000000000004", 20);
+    *p = '\0';
+    bad(text, "line 5: this key is there twice");
+    free(text);
+}
+
 static void only_its_owner_may_read_a_keys_file(void **state)
 {
     is_keys *k = NULL;
@@ -178,6 +205,39 @@ static void keys_are_read_again_while_they_are_used(void **state)
     assert_true(atomic_load(&asked) > 100);
     is_log_set(NULL, NULL);
     is_keys_close(shared);
+}
+
+static void put_in_place(const char *text, size_t n)
+{
+    FILE *f = fopen(scratch_path(folder, "keys"), "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    fclose(f);
+}
+
+/* Cut anywhere "KEY user=anna" is a line that opens every owner, or another one's memory. */
+static void a_file_that_is_being_written_opens_nothing(void **state)
+{
+    static const char whole[] = K1 " user=anna\n" K2 " user=anna\n";
+    const size_t n = sizeof whole - 1, cuts[] = { n - 11, n - 10, n - 4, n - 3, n - 2 };
+    is_keys *k = NULL;
+    is_key may;
+    OK(is_keys_open(put(K1 " user=anna\n"), &k));
+    for (int step = 0; step < 40; step++) {
+        double before = is_now_ms();
+        put_in_place(whole, cuts[step % 5]);
+        usleep(50000);
+        bool found = is_keys_find(k, K2, &may);
+        if (is_now_ms() - before > 200) { /* a busy machine: it stood still, as a file does that is whole */
+            put(K1 " user=anna\n");
+            for (int i = 0; i < 1000 && is_keys_find(k, K2, &may); i++) usleep(10000);
+            step = -1;
+        } else if (found) fail_msg("step %d: a line cut at %zu of %zu opens \"%s\"", step, cuts[step % 5], n, may.user);
+    }
+    put_in_place(whole, n);
+    for (int i = 0; i < 1000 && !is_keys_find(k, K2, &may); i++) usleep(10000);
+    assert_string_equal(may.user, "anna");
+    is_keys_close(k);
 }
 
 /* ---- Through HTTP -------------------------------------------------------------------------------------------------------- */
@@ -379,9 +439,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_wrong_in_a_keys_file_is_said_with_its_line),
+        cmocka_unit_test(a_hundred_thousand_keys_are_told_apart),
         cmocka_unit_test(only_its_owner_may_read_a_keys_file),
         cmocka_unit_test(keys_say_what_they_may_do),
         cmocka_unit_test(keys_are_read_again_while_they_are_used),
+        cmocka_unit_test(a_file_that_is_being_written_opens_nothing),
         cmocka_unit_test(a_key_opens_what_it_may_and_no_more),
         cmocka_unit_test(a_bound_key_names_no_other_partition),
     };

@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -16,10 +18,11 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-enum { KEY_MIN = 16, KEY_MAX = 512, KEYS_MAX = 100000, FILE_MAX = 16 << 20, LOOK_MS = 1000 };
+enum { KEY_MIN = 16, KEY_MAX = 512, KEYS_MAX = 100000, FILE_MAX = 16 << 20, LOOK_MS = 500, SETTLE_MS = 300 };
 
 typedef struct entry {
     uint8_t hash[IS_HASH_BYTES];
+    size_t line;
     is_key key;
 } entry;
 
@@ -39,8 +42,8 @@ struct is_keys {
     char *path;
     uint8_t secret[IS_KEY_BYTES];
     table now;
-    stamp seen;
-    double looked_ms;
+    stamp seen, coming;        /* coming: changed of late, and perhaps not written to its end */
+    double looked_ms, coming_ms;
 };
 
 static void table_free(table *t)
@@ -116,11 +119,30 @@ static is_status add(const is_keys *k, table *t, const char *key, size_t n, cons
     is_hash_once(k->secret, key, n, e->hash);
     is_hash_once(NULL, key, n, name); /* the same in every process, so that logs can be put beside one another */
     is_hex(name, 5, e->key.name);
-    for (size_t i = 0; i < t->n; i++)
-        if (memcmp(t->entries[i].hash, e->hash, IS_HASH_BYTES) == 0)
-            return bad(line, "this key is there twice; a key has one line", NULL, 0);
+    e->line = line;
     t->n++;
     return INFERSCALE_OK;
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    const entry *x = *(const entry *const *)a, *y = *(const entry *const *)b;
+    int d = memcmp(x->hash, y->hash, IS_HASH_BYTES);
+    return d ? d : (x->line > y->line) - (x->line < y->line);
+}
+
+/* Sorted, as 100,000 keys compared with each other would hold the server up for minutes. */
+static is_status each_once(const table *t)
+{
+    const entry **sorted = is_calloc(t->n + 1, sizeof *sorted);
+    size_t twice = 0;
+    if (!sorted) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the keys; close other programs and try again");
+    for (size_t i = 0; i < t->n; i++) sorted[i] = &t->entries[i];
+    qsort(sorted, t->n, sizeof *sorted, by_hash);
+    for (size_t i = 1; i < t->n; i++)
+        if (memcmp(sorted[i - 1]->hash, sorted[i]->hash, IS_HASH_BYTES) == 0 && (!twice || sorted[i]->line < twice)) twice = sorted[i]->line;
+    is_free(sorted);
+    return twice ? bad(twice, "this key is there twice; a key has one line", NULL, 0) : INFERSCALE_OK;
 }
 
 static is_status parse_line(const is_keys *k, table *t, char *s, size_t line)
@@ -154,7 +176,7 @@ static is_status parse(const is_keys *k, char *text, size_t n, table *t)
         if (last) break;
         p += len + 1;
     }
-    return INFERSCALE_OK;
+    return each_once(t);
 }
 
 is_status is_keys_check_text(char *text, size_t n, size_t *n_keys)
@@ -232,18 +254,38 @@ void is_keys_close(is_keys *k)
     is_free(k);
 }
 
+/* Written to its end? Half a line may open more than the whole: "KEY user=anna" begins with "KEY", which opens every owner. So a file
+ * counts when nothing has changed it for a while: by its own time, or, where clocks differ, by ours since it was first seen so. */
+static bool settled(is_keys *k, const stamp *s, double now)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    double age = (double)(t.tv_sec - s->ctime_s) * 1000 + (double)(t.tv_nsec - s->ctime_ns) / 1e6;
+    if (!same_stamp(s, &k->coming)) k->coming_ms = now;
+    k->coming = *s;
+    return age >= SETTLE_MS || now - k->coming_ms >= SETTLE_MS;
+}
+
 /* Under k->lock. What does not parse leaves the old keys in force, and is said once. */
 static void refresh(is_keys *k)
 {
     table fresh = { 0 };
-    stamp s = { 0 };
+    stamp s = { 0 }, after;
     double now = is_now_ms();
     if (now - k->looked_ms < LOOK_MS) return;
     k->looked_ms = now;
     is_status st = look(k->path, &s);
     if (st == INFERSCALE_OK && same_stamp(&s, &k->seen)) return;
     if (st != INFERSCALE_OK && k->seen.inode == 0) return; /* said already */
+    if (st == INFERSCALE_OK && !settled(k, &s, now)) {
+        k->looked_ms = now + SETTLE_MS - LOOK_MS; /* sooner than else */
+        return;
+    }
     if (st == INFERSCALE_OK) st = read_keys(k, &fresh);
+    if (st == INFERSCALE_OK && (look(k->path, &after) != INFERSCALE_OK || !same_stamp(&s, &after))) {
+        table_free(&fresh); /* somebody writes: at the next look */
+        return;
+    }
     k->seen = s;
     if (st != INFERSCALE_OK) {
         is_log(IS_LOG_ERROR, "the keys are still the old ones: %s", is_error());
