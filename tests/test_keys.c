@@ -82,7 +82,7 @@ static void a_hundred_thousand_keys_are_told_apart(void **state)
     is_keys *k = NULL;
     is_key may;
     assert_non_null(text);
-    for (int i = 0; i < MANY; i++) p += sprintf(p, "isk_%020d user=u%d\n", i, i);
+    for (int i = 0; i < MANY; i++) p += snprintf(p, 40, "isk_%020d user=u%d\n", i, i);
     OK(is_keys_open(put(text), &k));
     for (int i = 0; i < MANY; i += MANY / 7) {
         char key[40], user[16];
@@ -92,7 +92,7 @@ static void a_hundred_thousand_keys_are_told_apart(void **state)
         assert_string_equal(may.user, user);
     }
     is_keys_close(k);
-    strcpy(p, K1 "\n");
+    snprintf(p, 40, K1 "\n");
     bad(text, "line 100001: more than");
     memcpy(text + 4, "00000000000000099999", 20); /* the first line's key is the last one's, the second's the fifth's */
     memcpy(strchr(text, '\n') + 5, "00000000000000000004", 20);
