@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -16,6 +15,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "base/utf8.h"
 
 enum { KEY_MIN = 16, KEY_MAX = 512, KEYS_MAX = 100000, FILE_MAX = 16 << 20, LOOK_MS = 500, SETTLE_MS = 300 };
@@ -138,7 +138,7 @@ static is_status each_once(const table *t)
     size_t twice = 0;
     if (!sorted) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the keys; close other programs and try again");
     for (size_t i = 0; i < t->n; i++) sorted[i] = &t->entries[i];
-    qsort(sorted, t->n, sizeof *sorted, by_hash);
+    is_sort(sorted, t->n, sizeof *sorted, by_hash);
     for (size_t i = 1; i < t->n; i++)
         if (memcmp(sorted[i - 1]->hash, sorted[i]->hash, IS_HASH_BYTES) == 0 && (!twice || sorted[i]->line < twice)) twice = sorted[i]->line;
     is_free(sorted);
