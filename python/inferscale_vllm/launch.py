@@ -10,6 +10,9 @@ import os
 import shlex
 import sys
 
+from . import settings
+from .library import load
+
 POLICY = "recompute"  # a load that fails costs time, not the answer
 
 
@@ -50,6 +53,14 @@ def _elsewhere(given: argparse.Namespace) -> dict[str, object]:
     return {"gateway": given.gateway, **extra}
 
 
+def _check(full: list[str]) -> None:
+    """What the connector would refuse, now and not minutes later, when vLLM has loaded its model."""
+    try:
+        load(settings.read(json.loads(full[full.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]).library)
+    except (RuntimeError, ValueError) as e:
+        raise SystemExit(f"inferscale-vllm: {e}") from None
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="inferscale-vllm", description="vLLM with InferScale's memory.", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -73,6 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.only_print:
         print(shlex.join(["python", *full[1:]]))
         return 0
+    _check(full)
     os.execv(full[0], full)
     return 1  # not reached: the process is vLLM's now
 

@@ -160,6 +160,8 @@ class SchedulerSide:
             return found, "model", "the ticket is for another model" if request.lora_request is None else "a LoRA is another model"
         if self._outdated(found):
             return found, "epoch", "this memory has been changed since"
+        if found.op == tickets.CAPTURE and found.id in self.recent:
+            return found, "expired", "these rows were captured before"  # sent again by somebody else: nobody would take the file away
         return found, "", ""
 
     def _outdated(self, found: Ticket) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from support import ground
 
 sys.path.insert(0, ground.PACKAGE)
-from inferscale_vllm import geometry, library, name, size, state  # noqa: E402
+from inferscale_vllm import geometry, launch, library, name, size, state  # noqa: E402
 
 
 def test_it_is_a_program():
@@ -27,6 +27,22 @@ def test_a_missing_library_says_where_it_must_be(tmp_path):
         library.Library(str(tmp_path / "libinferscale.so.0"))
     for word in ("libinferscale.so.0", "each vLLM worker", "make install", "--library", "INFERSCALE_LIBRARY"):
         assert word in str(failed.value), failed.value
+
+
+@pytest.mark.parametrize("given, said", [
+    (["--library", "/nowhere/libinferscale.so.0"], "make install"), (["--gateway", "http://h:1", "--secret", "/nowhere/s", "--cache", "/c"], "cannot be read"),
+    (["--gateway", "h:1", "--secret", "/nowhere/s", "--cache", "/c"], "http://host:port"), (["--gateway", "http://h:1"], "--secret"),
+    (["--cache", "/c"], "--gateway"), (["--kv-transfer-config", "{}"], "made here"),
+])
+def test_what_the_connector_would_refuse_is_said_before_vllm_starts(given, said, monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execv", lambda *command: started.append(command))
+    with pytest.raises(SystemExit) as refused:
+        launch.main(["serve", "model", "--home", "/h", *given] if "--gateway" not in given else ["serve", "model", *given])
+    assert said in str(refused.value) and not started, refused.value
+    monkeypatch.setenv("INFERSCALE_LIBRARY", ground.LIBRARY)
+    launch.main(["serve", "model", "--home", "/h"])
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize("served, model, shown", [

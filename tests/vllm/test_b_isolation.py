@@ -232,6 +232,19 @@ def test_a_capture_over_stored_context(ground):
     assert got.said["injected"] == 299 and ground.exact(got)  # together they are the plain prefill
 
 
+def test_a_capture_is_made_once(ground):
+    """Whoever saw the request can send it again: the gateway has taken the rows away by then, and would not know of others."""
+    ticket = ground.gateway.capture_ticket(ground.tokens, 100, 150)
+    text, spool = ground.gateway.sign(ticket), ground.gateway.spool(ticket)
+    assert ask(ground.vllm, ground.tokens, text).said["ok"]
+    spool.unlink()
+    again = ask(ground.vllm, ground.tokens, text)
+    assert not again.said["ok"] and again.said["reason"] == "expired" and ground.exact(again), again.said
+    assert not spool.exists()
+    status = ask(ground.vllm, [7], ground.gateway.sign(ground.gateway.ticket(tickets.STATUS, [7], id=ticket.id))).said
+    assert status["ok"] and status["reason"] == "", status  # of the first one, still
+
+
 def test_policy_fail_fails_that_request_only(dummy, folder, ground):
     ground.vllm.close()  # one engine at a time; this is the last test of the module
     strict = Ground(folder, dummy("llama"), "strict", policy="fail")
