@@ -150,8 +150,32 @@ def main(browser):
         shot(page, "forget", full=False)
         page.click("#forget-no")
         assert page.locator("#facts li", has_text="bicycle").count() == 0
+        assert page.inner_text("#count") == "1 fact", page.inner_text("#count")
         left = api("GET", "/memories?user_id=page-edit")["results"]
         assert [m["id"] for m in left] == [ids[1]], left
+        no_faults(page)
+        page.context.close()
+
+    @case("what was used and is forgotten goes from the list under the answer and from what was found; the cards follow one another")
+    def _():
+        remember("page-used", "Ida keeps her kayak at Lake Mjosa.")
+        page = open_page(browser, "page-used")
+        page.locator("#facts li", has_text="kayak").wait_for()
+        encoded()
+        ask(page, "Where is the kayak of Ida?")
+        page.locator(".facts-used li", has_text="Mjosa").wait_for()
+        gap = page.evaluate("""() => document.getElementById('live').getBoundingClientRect().top -
+            document.getElementById('memory').getBoundingClientRect().bottom""")
+        page.fill("#query", "kayak")
+        page.press("#query", "Enter")
+        page.locator("#count", has_text="1 fact found").wait_for()
+        page.locator("#facts li").first.locator("button", has_text="Forget").click()
+        page.click("#forget-yes")
+        until(page, "() => !document.getElementById('forget').open")
+        assert page.inner_text("#count") == "0 facts found", page.inner_text("#count")
+        assert page.locator(".facts-used li", has_text="forgotten").count() == 1
+        assert page.locator(".facts-used li", has_text="Mjosa").count() == 0
+        assert gap < 24, "a hole of %d px between the memory and the figures beside a long chat" % gap
         no_faults(page)
         page.context.close()
 

@@ -161,13 +161,16 @@ async function textOf(id) {
   return one.memory;
 }
 
+const FORGOTTEN = "(forgotten meanwhile)";
+
 function factsUsed(facts) {
   const list = el("ul");
   for (const f of [...facts].reverse()) { /* the prompt has the best last, a reader wants it first */
     const text = el("span", { dir: "auto" }, "…");
+    text.dataset.id = f.id;
     list.append(el("li", {}, el("div", {}, text), el("div", { class: "of" }, el("span", { class: "source " + f.source }, f.source),
       "score " + Number(f.score).toFixed(2) + ", " + count(f.tokens, "token", "tokens") + (f.policy ? ", encoded by " + f.policy : ""))));
-    textOf(f.id).then((t) => { text.textContent = t; }, () => { text.textContent = "(forgotten meanwhile)"; });
+    textOf(f.id).then((t) => { text.textContent = t; }, () => { text.textContent = FORGOTTEN; });
   }
   const d = el("details", { class: "facts-used" }, el("summary", {}, count(facts.length, "fact used", "facts used")), list);
   d.open = facts.length <= 5;
@@ -342,6 +345,10 @@ function listFacts(list, more) {
   $("more").hidden = !more;
 }
 
+function countFacts() {
+  $("count").textContent = count($("facts").children.length, "fact", "facts") + (state.search ? " found" : state.next ? " shown" : "");
+}
+
 async function showMemory(after) {
   try {
     const path = "/memories?" + owner() + "&limit=" + PAGE + (after ? "&after=" + encodeURIComponent(after) : "");
@@ -350,7 +357,7 @@ async function showMemory(after) {
     const last = list.length ? list[list.length - 1].id : null;
     state.next = page.next || (list.length === PAGE ? last : null);
     listFacts(list, state.next);
-    $("count").textContent = count($("facts").children.length, "fact", "facts") + (state.next ? " shown" : "");
+    countFacts();
     await showEncoding();
   } catch (error) { showError(error); }
 }
@@ -364,7 +371,7 @@ async function searchMemory() {
     $("facts").replaceChildren();
     listFacts(list, null);
     $("all").hidden = false;
-    $("count").textContent = count(list.length, "fact", "facts") + " found";
+    countFacts();
     say(count(list.length, "fact", "facts") + " found.");
     showError(null);
   } catch (error) { showError(error); }
@@ -396,11 +403,13 @@ function askForget(f) {
   $("forget-no").focus();
 }
 
-/* It is gone from the store: so it goes from the page. */
+/* It is gone from the store: so it goes from the page, and from what earlier answers list as used. */
 function dropFact(id) {
   state.facts.delete(id);
   for (const item of [...$("facts").children]) if (item.dataset.id === id) item.remove();
+  for (const text of $("log").querySelectorAll(".facts-used [data-id]")) if (text.dataset.id === id) text.textContent = FORGOTTEN;
   $("empty-memory").hidden = $("facts").children.length > 0;
+  countFacts();
   say("Forgotten.");
 }
 
