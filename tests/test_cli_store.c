@@ -238,6 +238,20 @@ static void interrupted_work_is_kept(void **state)
     assert_int_equal(count("items"), 8);
 }
 
+/* One Ctrl-C ends an answer, and what is said about it begins a line of its own; so it ends the wait for a server that is not there. */
+static void interrupted_answers(void **state)
+{
+    sh("$IS ask --engine mock --model mock:slow=100 Something > told 2> why & pid=$!; for i in $(seq 200); do [ -s told ] && break; sleep 0.05;"
+       " done; kill -INT $pid; wait $pid; code=$?; cat told why; exit $code");
+    expect_code(1);
+    expect_in(last.out, "\ninferscale ask: the answer was cancelled");
+    sh("$IS ask --engine vllm --upstream http://127.0.0.1:1 Something 2> why & pid=$!; for i in $(seq 200); do [ -s why ] && break; sleep 0.05;"
+       " done; kill -INT $pid; wait $pid; code=$?; cat why; exit $code");
+    expect_code(1);
+    expect_in(last.out, "waiting for vLLM");
+    expect_in(last.out, "called off");
+}
+
 static void corrupt_store(void **state)
 {
     sh("$IS remember --later 'A fact.' && for f in $INFERSCALE_HOME/*.sqlite; do printf 'not a database at all, but long "
@@ -273,6 +287,7 @@ int main(void)
         cmocka_unit_test_setup(stores_without_a_model, program_fresh),
         cmocka_unit_test_setup(falls_back_to_text, program_fresh),
         cmocka_unit_test_setup(interrupted_work_is_kept, program_fresh),
+        cmocka_unit_test_setup(interrupted_answers, program_fresh),
         cmocka_unit_test_setup(corrupt_store, program_fresh),
         cmocka_unit_test_setup(texts_cannot_upset_the_terminal, program_fresh),
     };

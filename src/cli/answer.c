@@ -31,12 +31,15 @@ inferscale_status cli_load(const cli_args *a, inferscale *is, const inferscale_s
                            inferscale_model_info *info, double *ms)
 {
     double t0 = is_now_ms();
-    inferscale_status st = inferscale_model(is, info);
+    inferscale_status st;
+    cli_interrupt_loading(is);
+    st = inferscale_model(is, info);
     if (st == INFERSCALE_OK && ask->mode != INFERSCALE_MODE_NONE &&
         !(ask->recall && ask->recall->method == INFERSCALE_LEXICAL)) {
         inferscale_status searched = search_by_meaning(is, scope);
         if (cli_str(a, "--embedder", NULL)) st = searched;
     }
+    cli_interrupt_loading(NULL);
     *ms = is_now_ms() - t0;
     return st;
 }
@@ -115,7 +118,8 @@ void cli_answer_stats(FILE *f, const inferscale_answer *r)
 int cli_stream(void *ctx, const char *text, size_t len)
 {
     char piece[512];
-    if (!isatty(STDOUT_FILENO)) return fwrite(text, 1, len, stdout) != len;
+    if (ctx && len) *(bool *)ctx = true;
+    if (!isatty(STDOUT_FILENO)) return fwrite(text, 1, len, stdout) != len || fflush(stdout) != 0; /* a pipe, too, hears it as it is told */
     while (len) {
         size_t n = len < sizeof piece - 1 ? len : sizeof piece - 1;
         while (n < len && n > 1 && ((unsigned char)text[n] & 0xc0) == 0x80) n--; /* end between characters */

@@ -21,7 +21,8 @@ inferscale_status cli_load(const cli_args *a, inferscale *is, const inferscale_s
 /* The embedder that --embedder names, loaded: INFERSCALE_OK also if it names none, or if there is no memory to search. */
 inferscale_status cli_load_embedder(const cli_args *a, inferscale *is, const inferscale_scope *scope);
 
-/* Streams to stdout: harmless text on a terminal, the bytes as they are elsewhere. For inferscale_ask_options.on_text. */
+/* Streams to stdout: harmless text on a terminal, the bytes as they are elsewhere. For inferscale_ask_options.on_text; text_ctx, a
+ * bool or NULL, is set when there was some, so that who stops in the middle of a line can end it. */
 int cli_stream(void *ctx, const char *text, size_t len);
 
 #endif

@@ -81,12 +81,16 @@ static int cmd_ask(const cli_args *a)
     inferscale_model_info info;
     inferscale_status st;
     double load_ms;
+    bool told = false;
     int rc;
     if (cli_n(a) != 1) return cli_usage(a, "give one question, in quotes");
     if (cli_blank(cli_at(a, 0))) return cli_usage(a, "the question is empty; ask something");
     cli_ask_options(a, &o, &filters);
     cli_scope(a, &scope);
-    if (!cli_wants_json(a)) o.on_text = cli_stream;
+    if (!cli_wants_json(a)) {
+        o.on_text = cli_stream;
+        o.text_ctx = &told;
+    }
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
     if (cli_flag(a, "--dry-run")) {
@@ -96,9 +100,11 @@ static int cmd_ask(const cli_args *a)
     }
     st = cli_load(a, is, &scope, &o, &info, &load_ms);
     if (st == INFERSCALE_OK) st = inferscale_ask(is, &scope, cli_at(a, 0), &o, &answer);
-    if (st != INFERSCALE_OK)
+    if (st != INFERSCALE_OK) {
+        if (told) putchar('\n'); /* the sentence about what stopped it begins a line of its own */
+        fflush(stdout);
         rc = cli_fail_as(a, st);
-    else if (cli_wants_json(a))
+    } else if (cli_wants_json(a))
         print_json(is, &scope, answer, &info, load_ms);
     else
         print_result(a, is, &scope, answer, load_ms);

@@ -85,6 +85,8 @@ void cli_progress_end(cli_progress *p);
 
 /* 1 from the moment the person pressed Ctrl-C (a second one ends the process). Progress bars stop on it by themselves. */
 const volatile int *cli_interrupt(void);
+/* Until it is called with NULL Ctrl-C also ends the loading of models by this handle: servers may be waited for for minutes. */
+void cli_interrupt_loading(inferscale *is);
 
 bool cli_color(void);                               /* stdout is a terminal and NO_COLOR is not set */
 int cli_print_json(json_t *object);                 /* one line on stdout; steals the reference; returns 0 */

@@ -39,7 +39,9 @@ static int cmd_encode(const cli_args *a)
     o.on_progress = cli_progress_at;
     o.progress_ctx = &p;
     cli_progress_start(&p, "Encoding", 0);
+    cli_interrupt_loading(is);
     st = inferscale_encode(is, &scope, &o);
+    cli_interrupt_loading(NULL);
     cli_progress_end(&p);
     ms = is_now_ms() - t0;
     cli_count(o.tokens_stored, stored);

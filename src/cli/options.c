@@ -1,6 +1,7 @@
 /* options.c - the options that verbs share, and what they become: library options, scopes, filters. */
 #include <ctype.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,9 +150,16 @@ void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_
     out->cancel = cli_interrupt();
 }
 
+/* A server that is not up yet is waited for, for minutes: whoever sits before it hears that, and why. */
+static void tell_waiting(void *ctx, int level, const char *message)
+{
+    if (strncmp(message, "waiting for ", 12) == 0) fprintf(stderr, "%s (Ctrl-C ends it)\n", message);
+}
+
 void cli_engine(const cli_args *a, inferscale_options *out)
 {
     out->engine = cli_str(a, "--engine", NULL);
+    out->on_log = tell_waiting;
     out->upstream = cli_str(a, "--upstream", NULL);
     if (out->upstream && *out->upstream && is_urls_check(out->upstream) != INFERSCALE_OK) exit(cli_usage(a, "--upstream: %s", is_error()));
     if (cli_has(a, "--home")) out->home = cli_str(a, "--home", NULL);

@@ -8,10 +8,12 @@
 #include "cli/cli.h"
 
 static volatile int interrupted;
+static inferscale *volatile loading; /* what Ctrl-C shall not wait for */
 
 static void on_interrupt(int sig)
 {
     interrupted = 1;
+    inferscale_stop_loading(loading); /* one atomic store, or nothing */
 }
 
 const volatile int *cli_interrupt(void)
@@ -26,6 +28,13 @@ const volatile int *cli_interrupt(void)
         installed = 1;
     }
     return &interrupted;
+}
+
+void cli_interrupt_loading(inferscale *is)
+{
+    cli_interrupt();
+    loading = is;
+    if (interrupted) inferscale_stop_loading(is);
 }
 
 enum { BAR = 24, TITLE = 18, LINE_MS = 5000 };

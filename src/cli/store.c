@@ -70,7 +70,9 @@ int cli_encode_after(const cli_args *a, inferscale *is, const inferscale_scope *
         inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
         o.on_progress = cli_progress_at;
         o.progress_ctx = &p;
+        cli_interrupt_loading(is);
         st = inferscale_encode(is, &scopes[i], &o);
+        cli_interrupt_loading(NULL);
         facts += o.facts_encoded;
         stored += o.tokens_stored;
         computed += o.tokens_computed;
