@@ -83,21 +83,7 @@ static void expect(int fd, int status)
     close(fd);
 }
 
-/* The requests that wait for the engine are as many, by the metric. */
-static void until_waiting(int n)
-{
-    char want[64];
-    snprintf(want, sizeof want, "\ninferscale_requests_waiting %d\n", n);
-    for (int i = 0; i < 5000; i++) {
-        serve_reply r = serve_call(kit, "GET", "/metrics", "Authorization: Bearer isk_cccccccccccccccc\r\n", NULL);
-        assert_int_equal(r.status, 200);
-        bool there = strstr(r.body, want);
-        serve_reply_free(&r);
-        if (there) return;
-        usleep(2000);
-    }
-    fail_msg("never %d requests waiting", n);
-}
+static void until_waiting(int n) { serve_until_waiting(kit, "Authorization: Bearer isk_cccccccccccccccc\r\n", n); }
 
 static void expect_shown(const char *name, int n)
 {

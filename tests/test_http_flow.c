@@ -189,7 +189,7 @@ static void what_the_queue_cannot_take_hears_429_and_when_to_come_again(void **s
     begin(NULL, NULL, NULL, NULL);
     for (int i = 0; i < 5; i++) fds[i] = get("/hold?q=x");
     until(&running, 2, "running");
-    pause_ms(100);
+    serve_until_waiting(kit, NULL, 3);
     serve_reply r = serve_call(kit, "GET", "/hold", NULL, NULL);
     assert_int_equal(r.status, 429);
     assert_true(strtol(serve_head(&r, "Retry-After"), NULL, 10) >= 1);
@@ -208,10 +208,14 @@ static void what_the_queue_cannot_take_hears_429_and_when_to_come_again(void **s
 static void a_client_that_hangs_up_cancels_its_request(void **state)
 {
     begin(NULL, NULL, NULL, NULL);
-    int a = get("/hold"), b = get("/hold"), c = get("/hold"), d = get("/hold?q=d");
-    until(&running, 2, "running");
+    int a = get("/hold"), b = get("/hold");
+    until(&running, 2, "running"); /* so these two run, and who comes later waits */
+    int c = get("/hold");
+    serve_until_waiting(kit, NULL, 1);
+    int d = get("/hold?q=d");
+    serve_until_waiting(kit, NULL, 2);
     close(c); /* it waits in the queue: it never runs */
-    pause_ms(400);
+    serve_until_waiting(kit, NULL, 1);
     close(a);
     until(&cancelled, 1, "cancelled");
     until(&began, 3, "began"); /* d took its place */
@@ -487,13 +491,20 @@ static void two_hundred_connections_at_once_are_answered_and_not_mixed_up(void *
 static void a_server_that_ends_lets_requests_end(void **state)
 {
     begin("drain_s", "20", NULL, NULL);
-    int a = get("/hold"), s = get("/stream?n=40&ms=20"), kept = get("/health");
+    int a = get("/hold"), s = get("/stream?n=40&ms=20"), kept = get("/health"), other = get("/health");
     serve_reply r = serve_read(kept, "GET");
     assert_int_equal(r.status, 200);
     serve_reply_free(&r);
     until(&running, 1, "running");
     is_server_stop();
-    pause_ms(300);
+    for (bool ends = false; !ends; pause_ms(2)) { /* replies say it when it has begun to end */
+        r = serve_read(other, "GET");
+        assert_int_equal(r.status, 200);
+        ends = r.closes;
+        if (!ends) serve_sendf(other, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        serve_reply_free(&r);
+    }
+    close(other);
     serve_sendf(kept, "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n"); /* an old connection hears why not */
     r = serve_read(kept, "GET");
     assert_int_equal(r.status, 503);
@@ -518,7 +529,7 @@ static void when_the_time_is_over_or_somebody_is_in_a_hurry_requests_are_cancell
         begin("drain_s", hurry ? "600" : "0", NULL, NULL);
         int a = get("/hold"), b = get("/hold"), waiting = get("/hold");
         until(&running, 2, "running");
-        pause_ms(50);
+        serve_until_waiting(kit, NULL, 1);
         is_server_stop();
         pause_ms(100);
         if (hurry) assert_int_equal(atomic_load(&cancelled), 0);

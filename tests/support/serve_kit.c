@@ -336,6 +336,21 @@ serve_reply serve_call(const serve_kit *k, const char *method, const char *targe
     return r;
 }
 
+void serve_until_waiting(const serve_kit *k, const char *headers, int n)
+{
+    char want[64];
+    snprintf(want, sizeof want, "\ninferscale_requests_waiting %d\n", n);
+    for (int i = 0; i < 5000; i++) {
+        serve_reply r = serve_call(k, "GET", "/metrics", headers, NULL);
+        assert_int_equal(r.status, 200);
+        bool there = strstr(r.body, want);
+        serve_reply_free(&r);
+        if (there) return;
+        usleep(2000);
+    }
+    fail_msg("never %d requests waiting", n);
+}
+
 void serve_reply_free(serve_reply *r)
 {
     free(r->head);

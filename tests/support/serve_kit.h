@@ -54,6 +54,8 @@ typedef struct serve_reply {
 /* One request on a connection of its own. headers: lines with \r\n, or NULL; body NULL = none. */
 serve_reply serve_call(const serve_kit *k, const char *method, const char *target, const char *headers, const char *body);
 void serve_reply_free(serve_reply *r);
+/* Until as many wait for the engine, by /metrics; headers: as serve_call. */
+void serve_until_waiting(const serve_kit *k, const char *headers, int n);
 /* A header of the reply, in one of 4 rotating buffers of the thread; NULL = not there. */
 const char *serve_head(const serve_reply *r, const char *name);
 
