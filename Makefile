@@ -24,9 +24,9 @@ SAN_fuzz := -fsanitize=fuzzer-no-link,address,undefined
 SAN     := $(SAN_$(BUILD))
 # What is compiled and linked with; the link lines take SAN alone.
 OPT_release := -O2 -g
-OPT_asan    := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined\
-               -Wno-format-truncation -Wno-format-overflow # guesses, when instrumented
-OPT_tsan    := -O1 -g -fno-omit-frame-pointer
+GUESSES     := -Wno-format-truncation -Wno-format-overflow # warnings that are, in instrumented code
+OPT_asan    := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined $(GUESSES)
+OPT_tsan    := -O1 -g -fno-omit-frame-pointer $(GUESSES)
 OPT_fuzz    := $(OPT_asan) -Wno-unknown-warning-option
 MODE    := $(or $(OPT_$(BUILD)),$(error BUILD=$(BUILD) is not known; use release, asan, tsan or fuzz)) $(SAN)
 ALL_CFLAGS   := -std=c11 -D_GNU_SOURCE -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden -ffp-contract=off $(MODE) $(WARN) $(CFLAGS)
