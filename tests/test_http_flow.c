@@ -373,6 +373,7 @@ static void a_route_replies_exactly_once(void **state)
         { INFERSCALE_E_UNSUPPORTED, 400 }, { INFERSCALE_E_DENIED, 403 }, { INFERSCALE_E_NOTFOUND, 404 },
         { INFERSCALE_E_BUSY, 429 },        { INFERSCALE_E_FULL, 507 },   { INFERSCALE_E_READONLY, 507 },
         { INFERSCALE_E_CANCELLED, 499 },   { INFERSCALE_E_IO, 500 },     { INFERSCALE_E_INTERNAL, 500 },
+        { INFERSCALE_E_STALE, 429 },
     };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) {
         char target[40];

@@ -233,6 +233,7 @@ const char *is_error_code(const is_server *s, inferscale_status st)
     case INFERSCALE_E_READONLY: return "insufficient_storage";
     case INFERSCALE_E_NOTFOUND: return "not_found";
     case INFERSCALE_E_BUSY: return "busy";
+    case INFERSCALE_E_STALE: return "changed_meanwhile";
     case INFERSCALE_E_CONTEXT: return "context_length_exceeded";
     case INFERSCALE_E_UNSUPPORTED: return "unsupported";
     case INFERSCALE_E_CANCELLED: return "cancelled";
@@ -292,6 +293,7 @@ void is_reply_failed(is_request *r, inferscale_status st, const char *param)
         is_reply_error(r, 404, "not_found_error", code, param, "%s", said);
         return;
     case INFERSCALE_E_BUSY:
+    case INFERSCALE_E_STALE: /* whoever changes memory without a pause leaves no time to answer from it: nothing is broken */
         retry_after(r, is_pool_retry_s(&r->http->engine));
         is_reply_error(r, 429, "rate_limit_error", code, param, "%s", said);
         return;

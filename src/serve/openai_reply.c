@@ -225,8 +225,8 @@ json_t *is_oa_error_of(const is_server *s, is_status st, const char *message)
     char told[IS_TOLD_BYTES];
 
     return json_pack("{s:{s:s, s:s, s:n, s:s?}}", "error", "message", is_error_message(s, st, message, told), "type",
-                     request                    ? "invalid_request_error"
-                     : st == INFERSCALE_E_BUSY ? "rate_limit_error"
-                                               : "server_error", "param", "code",
+                     request                                              ? "invalid_request_error"
+                     : st == INFERSCALE_E_BUSY || st == INFERSCALE_E_STALE ? "rate_limit_error"
+                                                                           : "server_error", "param", "code",
                      is_error_code(s, st));
 }
