@@ -192,6 +192,59 @@ static void logprobs(void **state)
     serve_reply_free(&r);
 }
 
+/* The tokens that a stream tells; to json_decref(). */
+static json_t *streamed_tokens(const serve_reply *s)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; i + 1 < serve_events(s); i++) {
+        char *event = serve_event(s, i);
+        json_t *v = loads(event), *content = json_object_get(at(v, "choices.0.logprobs"), "content");
+        if (content) json_array_extend(all, content);
+        json_decref(v);
+        free(event);
+    }
+    return all;
+}
+
+/* Wherever a stop string cuts, in a token or between two: the stream and the whole answer tell the same tokens, and each of them has
+ * a byte of the text. */
+static void logprobs_end_where_a_stop_string_cuts(void **state)
+{
+    serve_reply whole = post("/v1/chat/completions", "{" HI ",\"temperature\":0,\"max_tokens\":12}", 200);
+    const char *text = json_text_at(whole.json, "choices.0.message.content");
+    int cuts = 0;
+
+    for (size_t p = 0; p + 1 < strlen(text) && p < 30; p++)
+        for (int n = 1; n <= 2; n++) {
+            char ask[400], stop[3] = { text[p], n == 2 ? text[p + 1] : '\0', '\0' };
+            size_t i, begins = 0, last = 0;
+            json_t *tokens, *t, *streamed;
+
+            if (strpbrk(stop, "\\\"") || stop[0] < ' ' || (n == 2 && stop[1] < ' ')) continue;
+            snprintf(ask, sizeof ask, "{" HI ",\"temperature\":0,\"max_tokens\":12,\"logprobs\":true,\"stop\":\"%s\"", stop);
+            snprintf(ask + strlen(ask), 20, "}");
+            serve_reply r = post("/v1/chat/completions", ask, 200);
+            snprintf(ask + strlen(ask) - 1, 20, ",\"stream\":true}");
+            serve_reply s = post("/v1/chat/completions", ask, 200);
+            tokens = at(r.json, "choices.0.logprobs.content");
+            streamed = streamed_tokens(&s);
+            json_array_foreach(tokens, i, t)
+            {
+                last = begins;
+                begins += json_array_size(at(t, "bytes"));
+            }
+            if (!json_equal(streamed, tokens)) fail_msg("stop \"%s\": %zu tokens streamed, %zu in the whole", stop, json_array_size(streamed), json_array_size(tokens));
+            if (json_array_size(tokens) && last >= strlen(json_text_at(r.json, "choices.0.message.content")))
+                fail_msg("stop \"%s\": a token at byte %zu of \"%s\"", stop, last, json_text_at(r.json, "choices.0.message.content"));
+            cuts++;
+            json_decref(streamed);
+            serve_reply_free(&s);
+            serve_reply_free(&r);
+        }
+    assert_true(cuts > 10);
+    serve_reply_free(&whole);
+}
+
 static void several_answers(void **state)
 {
     remembers("many", "Tea is green.");
@@ -456,6 +509,7 @@ int main(void)
 {
     const struct CMUnitTest served[] = {
         cmocka_unit_test(models), cmocka_unit_test(whole_answer), cmocka_unit_test(endless_answers), cmocka_unit_test(stream_bytes), cmocka_unit_test(logprobs),
+        cmocka_unit_test(logprobs_end_where_a_stop_string_cuts),
         cmocka_unit_test(several_answers), cmocka_unit_test(memory_answered), cmocka_unit_test(other_errors), cmocka_unit_test(no_forged_roles),
         cmocka_unit_test(embeddings), cmocka_unit_test(sixteen_users_at_once),
     };

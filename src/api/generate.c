@@ -97,16 +97,19 @@ static is_status list_token(telling *t, int32_t id)
     return weigh(t, id, &ans->tokens[ans->n_tokens++]);
 }
 
-/* Tokens that begin before byte `until` are part of what is shown. */
+/* A token is part of the text up to byte `until` if some of its bytes are; one without bytes, if it is not behind that. */
+static bool is_behind(const telling *t, size_t i, size_t until)
+{
+    return t->begins[i] + (t->a->answer->tokens[i].len > 0) > until;
+}
+
 static void report_tokens(telling *t, size_t until)
 {
     const inferscale_complete_options *c = &t->a->c;
 
     for (; c->on_token && t->n_reported < t->a->answer->n_tokens && !t->wants_no_more; t->n_reported++) {
-        const inferscale_token *token = &t->a->answer->tokens[t->n_reported];
-
-        if (t->begins[t->n_reported] + (token->len == 0) > until) break;
-        t->wants_no_more = c->on_token(c->token_ctx, token) != 0;
+        if (is_behind(t, t->n_reported, until)) break;
+        t->wants_no_more = c->on_token(c->token_ctx, &t->a->answer->tokens[t->n_reported]) != 0;
     }
 }
 
@@ -181,8 +184,8 @@ static is_status close_text(telling *t, int32_t *pending)
     size_t n_told = t->a->told.len / sizeof(int32_t);
 
     show(t, t->text.len);
-    while (ans->n_tokens && t->begins[ans->n_tokens - 1] + (ans->tokens[ans->n_tokens - 1].len == 0) > t->text.len)
-        free_token(&ans->tokens[--ans->n_tokens]);
+    report_tokens(t, t->text.len);
+    while (ans->n_tokens && is_behind(t, ans->n_tokens - 1, t->text.len)) free_token(&ans->tokens[--ans->n_tokens]);
     if (t->stopped_by >= 0 && *pending >= 0 && n_told && bytes_of(t->a, n_told - 1) == t->text.len) {
         *pending = -1; /* the stop string was that token alone: it never ran */
         t->a->told.len = --n_told * sizeof(int32_t);
