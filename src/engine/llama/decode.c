@@ -40,6 +40,16 @@ static is_status decode_failed(int32_t rc)
     return is_fail(INFERSCALE_E_ENGINE, "llama_decode failed with %d (%s); run 'inferscale doctor'", rc, is_llama_last_error());
 }
 
+static int32_t decode(is_llama *e, struct llama_context *ctx, struct llama_batch b)
+{
+    int32_t rc;
+
+    is_llama_computes(is_llama_abort, e);
+    rc = is_shim_decode(ctx, b);
+    is_llama_computes(NULL, NULL);
+    return rc;
+}
+
 is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const int32_t *tokens, uint32_t n, uint32_t pos,
                           uint32_t batch, bool want_last)
 {
@@ -62,7 +72,7 @@ is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const
             e->b_out[i] = 0;
         }
         e->b_out[m - 1] = want_last && done + m == n;
-        rc = is_shim_decode(ctx, b);
+        rc = decode(e, ctx, b);
         if (rc != 0) return decode_failed(rc);
         done += m;
     }
@@ -83,7 +93,7 @@ is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const in
         e->b_seq[i] = &seq[i];
         if (!out) e->b_out[i] = 0;
     }
-    rc = is_shim_decode(ctx, b);
+    rc = decode(e, ctx, b);
     for (uint32_t i = 0; i < n; i++) e->b_seq[i] = &e->b_id;
     return rc == 0 ? INFERSCALE_OK : decode_failed(rc);
 }

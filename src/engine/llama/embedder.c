@@ -230,7 +230,9 @@ static is_status run_batch(embedder *e, uint32_t n_seqs, float *out)
 {
     is_shim_clear();
     is_threads_fit(e->ctx, e->fit_threads);
+    is_llama_computes(embedder_abort, e);
     int32_t rc = is_shim_encode(e->ctx, e->batch);
+    is_llama_computes(NULL, NULL);
     e->batch.n_tokens = 0;
     if (rc != 0 && embedder_abort(e)) return is_fail(INFERSCALE_E_CANCELLED, "cancelled while texts were embedded; embed them again");
     if (rc != 0)

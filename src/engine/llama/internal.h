@@ -177,6 +177,8 @@ typedef struct is_llama {
 /* Stored in the engine's own thread-local: the last error line libllama logged, so that a failed load can say why. */
 const char *is_llama_last_error(void);
 void is_llama_clear_error(void);
+/* This thread computes from now on, and off(ctx) says whether that is called off: errors are then not logged as such. NULL: it is done. */
+void is_llama_computes(bool (*off)(void *ctx), void *ctx);
 
 /* ---- threads.c ---- */
 /* Before a decode: ctx's threads become `wanted`, or one while the machine is crowded. wanted < 2 = leave them. */

@@ -12,6 +12,8 @@ extern const is_embedder_vtable is_llama_embedder; /* embedder.c */
 static _Thread_local char last_error[512];  /* the last error libllama logged in this thread */
 static _Thread_local char pending[1024];    /* a line that is not complete yet */
 static _Thread_local int pending_level;
+static _Thread_local bool (*called_off)(void *); /* what this thread computes is to end: then libllama's errors are no news */
+static _Thread_local void *called_off_ctx;
 
 void is_llama_fatal(const char *why)
 {
@@ -21,14 +23,20 @@ void is_llama_fatal(const char *why)
 const char *is_llama_last_error(void) { return last_error; }
 void is_llama_clear_error(void) { last_error[0] = 0; }
 
+void is_llama_computes(bool (*off)(void *ctx), void *ctx)
+{
+    called_off = off;
+    called_off_ctx = ctx;
+}
+
 /* libllama's lines are written for its developers: its errors are warnings to us (the failing call says what matters), and all
- * else is for debugging. */
+ * else is for debugging; so is what it says, as errors, of work that was called off, as background work is for each question. */
 static void take_line(int level, const char *line)
 {
     if (!*line) return;
     if (level == GGML_LOG_LEVEL_ERROR) {
         snprintf(last_error, sizeof last_error, "%s", line);
-        is_log(IS_LOG_WARN, "libllama: %s", line);
+        is_log(called_off && called_off(called_off_ctx) ? IS_LOG_DEBUG : IS_LOG_WARN, "libllama: %s", line);
     } else {
         is_log(IS_LOG_DEBUG, "libllama: %s", line);
     }
