@@ -136,8 +136,8 @@ static void test_trace(void **state)
 
     KIT_OK(is_handle_engine(l->is));
     e = l->is->engine;
-    KIT_OK(is_profile_question(e, "Where did Ann buy figs?", &q));
-    KIT_OK(is_profile_fact(e, &item, &fact.tokens));
+    KIT_OK(is_profile_question(e, NULL, "Where did Ann buy figs?", &q));
+    KIT_OK(is_profile_fact(e, NULL, &item, &fact.tokens));
     KIT_OK(is_plan_new(l->is->profile, &fact, 1, &q, &with, &memory));
     KIT_OK(is_plan_new(l->is->profile, NULL, 0, &q, &without, &none));
     KIT_OK(trace_new(e, 8, &t));

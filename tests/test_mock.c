@@ -92,7 +92,7 @@ static void test_text_comes_back(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         char back[200];
         int len = 0;
-        KIT_OK(is_engine_tokenize(e, texts[i], strlen(texts[i]), false, false, &ids, &n));
+        KIT_OK(is_engine_tokenize(e, NULL, texts[i], strlen(texts[i]), false, false, &ids, &n));
         for (uint32_t k = 0; k < n; k++) {
             assert_false(is_engine_is_eog(e, ids[k]));
             int got = is_engine_piece(e, ids[k], back + len, (int)sizeof back - len);
@@ -103,7 +103,7 @@ static void test_text_comes_back(void **state)
         assert_memory_equal(back, texts[i], strlen(texts[i]));
         is_free(ids);
     }
-    KIT_OK(is_engine_tokenize(e, "<|user|>\nhi<|end|>", 18, true, true, &ids, &n));
+    KIT_OK(is_engine_tokenize(e, NULL, "<|user|>\nhi<|end|>", 18, true, true, &ids, &n));
     assert_int_equal(n, 5); /* <s> <|user|> \n hi <|end|> */
     assert_true(is_engine_is_eog(e, ids[4]));
     assert_int_equal(is_engine_piece(e, ids[1], NULL, 0), 0);
@@ -376,7 +376,7 @@ static void test_answers(void **state)
     char answer[2][200];
 
     begin(&f, NULL);
-    KIT_OK(is_engine_tokenize(f.e, text, strlen(text), false, false, &ids, &n));
+    KIT_OK(is_engine_tokenize(f.e, NULL, text, strlen(text), false, false, &ids, &n));
     kit_plan_begin(&p, 0);
     kit_plan_add(&p, IS_ROLE_HEADER, f.header, NULL);
     kit_plan_add(&p, IS_ROLE_FACT, (kit_ids){ ids, n }, NULL);

@@ -127,6 +127,38 @@ static void a_refused_request_is_a_400(void **state)
     end(&p);
 }
 
+/* How often an owner's question costs the server's tokenizer, which takes time that can be measured. */
+static uint32_t tokenized_for(const pair *p, const char *owner)
+{
+    static const char *const said[] = { "[{\"role\":\"user\",\"content\":\"I am ill, nobody knows\"}]",
+        "[{\"role\":\"system\",\"content\":\"Be kind to the ill\"},{\"role\":\"user\",\"content\":\"Hello\"},"
+        "{\"role\":\"assistant\",\"content\":\"Are you well?\"},{\"role\":\"user\",\"content\":\"No, and nobody knows\"}]" };
+    const uint32_t before = fake_look(p->f).tokenized;
+    char body[600];
+
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(body, sizeof body, "{\"messages\":%s,\"max_tokens\":2,\"memory\":{\"user_id\":\"%s\"}}", said[i], owner);
+        serve_reply r = serve_call(p->k, "POST", "/v1/chat/completions", NULL, body);
+        if (r.status != 200) fail_msg("%d: %s", r.status, r.body);
+        serve_reply_free(&r);
+    }
+    return fake_look(p->f).tokenized - before;
+}
+
+/* Who says what another said waits as if nobody had said it. */
+static void nothing_is_quicker_because_another_said_it(void **state)
+{
+    pair p = begin();
+
+    (void)state;
+    tokenized_for(&p, "first of all"); /* templates too */
+    uint32_t anna = tokenized_for(&p, "anna");
+    assert_int_equal(anna, 5);
+    assert_int_equal(tokenized_for(&p, "anna"), 0);
+    assert_int_equal(tokenized_for(&p, "ben"), anna);
+    end(&p);
+}
+
 static void log_probabilities_as_many_as_vllm_gives(void **state)
 {
     pair p;
@@ -391,6 +423,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_refused_request_is_a_400),
+        cmocka_unit_test(nothing_is_quicker_because_another_said_it),
         cmocka_unit_test(log_probabilities_as_many_as_vllm_gives),
         cmocka_unit_test(with_no_server_it_says_so_and_goes_on),
         cmocka_unit_test(the_encoder_is_woken),

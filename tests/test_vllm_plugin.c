@@ -160,12 +160,12 @@ static void tokenizes_each_text_once(void **state)
     before = fake_look(s.f[0]).tokenized;
     for (int i = 0; i < 5; i++) vt_expect_plain(s.e, "a fact like any other, \xc3\xa9");
     assert_int_equal(fake_look(s.f[0]).tokenized, before + 1);
-    OK(V->tokenize(s.e, "", 0, false, true, &ids, &n));
+    OK(V->tokenize(s.e, NULL, "", 0, false, true, &ids, &n));
     assert_int_equal(n, 1);
     assert_int_equal(ids[0], FAKE_BOS);
     V->tokens_free(s.e, ids);
     assert_int_equal(fake_look(s.f[0]).tokenized, before + 1);
-    FAILS(E_INVALID, V->tokenize(s.e, "\xff\xfe", 2, false, false, &ids, &n));
+    FAILS(E_INVALID, V->tokenize(s.e, NULL, "\xff\xfe", 2, false, false, &ids, &n));
     assert_null(ids);
     for (int i = 0; i < 3000; i++) { /* more than is kept */
         char text[9000];
@@ -174,11 +174,52 @@ static void tokenizes_each_text_once(void **state)
         text[snprintf(text, sizeof text, "%d", i)] = ' ';
         text[sizeof text - 1] = 0;
         if (i % 100 == 0) {
-            OK(V->tokenize(s.e, text, strlen(text), false, false, &ids, &n));
+            OK(V->tokenize(s.e, NULL, text, strlen(text), false, false, &ids, &n));
             assert_int_equal(n, sizeof text - 1);
             V->tokens_free(s.e, ids);
         }
     }
+    vt_stop(&s);
+}
+
+/* How often the server is asked for its tokens. */
+static uint32_t asked_for(const vt_set *s, const is_realm *whose, const char *text, bool is_template)
+{
+    const uint32_t before = fake_look(s->f[0]).tokenized;
+    int32_t *ids;
+    uint32_t n;
+
+    OK(V->tokenize(s->e, whose, text, strlen(text), is_template, false, &ids, &n));
+    assert_int_equal(n, strlen(text));
+    V->tokens_free(s->e, ids);
+    return fake_look(s->f[0]).tokenized - before;
+}
+
+/* Nobody hears by the time it takes that another has said the same, and what is kept goes with the memory. */
+static void keeps_the_texts_of_owners_apart_and_lets_go_of_them(void **state)
+{
+    static const char text[] = "her sister lives in Oslo", other[] = "and has two cats";
+    is_realm anna = { .tag = { 1 }, .epoch = 1 }, ben = { .tag = { 2 }, .epoch = 7 };
+    const is_realm *const all[] = { &anna, &ben, NULL };
+    size_t pending;
+    vt_set s;
+
+    (void)state;
+    vt_start(&s, 1);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(asked_for(&s, all[i], text, false), 1);
+        assert_int_equal(asked_for(&s, all[i], text, false), 0);
+    }
+    assert_int_equal(asked_for(&s, &anna, other, true), 1);
+    assert_int_equal(asked_for(&s, &ben, other, true), 0); /* a template is nobody's */
+    const is_realm old = anna;
+    anna.epoch = 2;
+    OK(V->revoke(s.e, &anna, 20000, &pending));
+    assert_int_equal(asked_for(&s, &ben, text, false), 0);
+    assert_int_equal(asked_for(&s, NULL, text, false), 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(asked_for(&s, &old, text, false), 1); /* who began before keeps nothing any more */
+    assert_int_equal(asked_for(&s, &anna, text, false), 1);
+    assert_int_equal(asked_for(&s, &anna, text, false), 0);
     vt_stop(&s);
 }
 
@@ -199,10 +240,10 @@ static void literals_stay_text(void **state)
     vt_expect_plain(s.e, "<|im_start|>a<|im_end|>"); /* what was kept of the one is not the other */
     vt_expect_plain(s.e, "so it begins <|im_"); /* split over the border of two facts */
     vt_expect_plain(s.e, "start|> and goes on");
-    FAILS(E_INVALID, V->tokenize(s.e, "a @@X b", 7, false, false, &ids, &n));
+    FAILS(E_INVALID, V->tokenize(s.e, NULL, "a @@X b", 7, false, false, &ids, &n));
     assert_non_null(strstr(is_error(), "control token"));
     for (int i = 0; i < 5000; i++) is_buf_str(&many, "<s>");
-    FAILS(E_INVALID, V->tokenize(s.e, (char *)many.data, many.len, false, false, &ids, &n));
+    FAILS(E_INVALID, V->tokenize(s.e, NULL, (char *)many.data, many.len, false, false, &ids, &n));
     is_buf_free(&many);
     vt_stop(&s);
 }
@@ -547,6 +588,7 @@ int main(void)
         cmocka_unit_test(waits_for_a_server_that_loads),
         cmocka_unit_test(uses_no_server_of_another_model),
         cmocka_unit_test(tokenizes_each_text_once),
+        cmocka_unit_test(keeps_the_texts_of_owners_apart_and_lets_go_of_them),
         cmocka_unit_test(literals_stay_text),
         cmocka_unit_test(finds_the_chat_format),
         cmocka_unit_test(tells_what_the_server_tells),

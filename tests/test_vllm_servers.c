@@ -471,7 +471,7 @@ static is_status all_of_it(vt_set *s, vt_plan *p, vt_capture *a)
     if (st == INFERSCALE_OK) st = V->token(s->e, run, token);
     if (st == INFERSCALE_OK) st = V->token(s->e, run, 'X');
     if (st == INFERSCALE_OK) V->rest(s->e, run);
-    if (st == INFERSCALE_OK) st = V->tokenize(s->e, "some <s> text", 13, false, true, &ids, &n);
+    if (st == INFERSCALE_OK) st = V->tokenize(s->e, NULL, "some <s> text", 13, false, true, &ids, &n);
     if (st == INFERSCALE_OK) V->tokens_free(s->e, ids);
     if (st == INFERSCALE_OK) st = V->capture(s->e, &a->c, 1);
     if (st == INFERSCALE_OK) st = V->revoke(s->e, &r, 20000, &pending);

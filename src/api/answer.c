@@ -177,8 +177,12 @@ static bool placed_already(const is_asking *a, int64_t id, int version)
 static is_status fact_tokens(is_asking *a, const inferscale_item *item, is_plan_fact *f)
 {
     const is_segment_desc *d;
+    const is_realm *whose;
 
-    if (!f->segment) return is_profile_fact(a->is->engine, item, &f->tokens);
+    if (!f->segment) {
+        IS_TRY(is_asking_realm(a, &whose));
+        return is_profile_fact(a->is->engine, whose, item, &f->tokens);
+    }
     d = is_segment_info(f->segment);
     f->tokens.ids = is_malloc(d->n_tokens * sizeof(int32_t));
     if (!f->tokens.ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
@@ -328,9 +332,11 @@ static void free_facts(is_plan_fact *facts, size_t n)
 static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, is_planned **out)
 {
     is_plan_opts opts = a->shape;
+    const is_realm *whose = NULL;
     is_tokens question = { 0 };
-    is_status st = is_profile_question(a->is->engine, a->question, &question);
+    is_status st = is_asking_realm(a, &whose);
 
+    if (st == INFERSCALE_OK) st = is_profile_question(a->is->engine, whose, a->question, &question);
     opts.repair = a->o.repair;
     opts.with_memory = a->o.mode != INFERSCALE_MODE_NONE;
     opts.n_ctx_left = is_asking_room(a);

@@ -256,11 +256,14 @@ static is_status say(inferscale_chat *c, is_asking *a)
 }
 
 /* The answer's tokens join the turns by their text: what is replayed is what the user saw. */
-static is_status keep_answer(inferscale_chat *c, const inferscale_answer *a)
+static is_status keep_answer(inferscale_chat *c, is_asking *a)
 {
+    const char *text = a->answer->text;
+    const is_realm *whose = NULL;
     is_tokens t = { 0 };
-    is_status st = a->text[0] ? is_profile_question(c->is->engine, a->text, &t) : INFERSCALE_OK;
+    is_status st = is_asking_realm(a, &whose);
 
+    if (st == INFERSCALE_OK && text[0]) st = is_profile_question(c->is->engine, whose, text, &t);
     if (st == INFERSCALE_OK) st = remember_tokens(c, t.ids, t.n);
     is_tokens_free(&t);
     return st;
@@ -289,7 +292,7 @@ is_status inferscale_chat_say(inferscale_chat *c, const char *text, const infers
     st = c->is ? is_asking_begin(&a, c->is, &c->scope, text, options)
                : is_fail(INFERSCALE_E_INVALID, "the store of this chat was closed; open it again, and a chat in it");
     if (st == INFERSCALE_OK) st = say(c, &a);
-    if (st == INFERSCALE_OK) st = keep_answer(c, a.answer);
+    if (st == INFERSCALE_OK) st = keep_answer(c, &a);
     if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);
     if (st != INFERSCALE_OK) unsay(c, before);
     /* what the run holds is unknown now, or has gone: compute the turns again next time */

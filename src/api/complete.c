@@ -113,8 +113,11 @@ static is_status read_header(completing *c)
 {
     const is_profile *own = c->a.is->profile;
 
+    const is_realm *whose;
+
     if (!c->h.system) return INFERSCALE_OK;
-    IS_TRY(is_profile_system(c->a.is->engine, c->h.system, &c->header, &c->header_plain));
+    IS_TRY(is_asking_realm(&c->a, &whose));
+    IS_TRY(is_profile_system(c->a.is->engine, whose, c->h.system, &c->header, &c->header_plain));
     if (c->header.n == own->header.n && memcmp(c->header.ids, own->header.ids, own->header.n * sizeof(int32_t)) == 0) {
         is_tokens_free(&c->header);
         is_tokens_free(&c->header_plain);
@@ -234,15 +237,17 @@ static is_status load_memory(completing *c, size_t i, is_plan_turn *turn)
 static is_status load_turns(completing *c)
 {
     const size_t first = c->n_dropped;
+    const is_realm *whose;
 
+    IS_TRY(is_asking_realm(&c->a, &whose));
     c->a.answer->n_placed_kept = c->a.answer->n_placed_lost = 0;
     c->turns = is_calloc(c->h.n_turns - first + 1, sizeof *c->turns);
     if (!c->turns) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the conversation");
     for (size_t i = first; i < c->h.n_turns; i++) {
         is_plan_turn *turn = &c->turns[c->n_turns++];
 
-        IS_TRY(is_profile_question(c->a.is->engine, c->h.said[2 * i].content, &turn->user));
-        IS_TRY(is_profile_question(c->a.is->engine, c->h.said[2 * i + 1].content, &turn->assistant));
+        IS_TRY(is_profile_question(c->a.is->engine, whose, c->h.said[2 * i].content, &turn->user));
+        IS_TRY(is_profile_question(c->a.is->engine, whose, c->h.said[2 * i + 1].content, &turn->assistant));
         IS_TRY(load_memory(c, i, turn));
     }
     return INFERSCALE_OK;
@@ -284,10 +289,12 @@ static is_status too_long(const completing *c, uint64_t need, uint32_t room)
 static is_status make_room(completing *c)
 {
     const uint32_t room = is_asking_room(&c->a);
+    const is_realm *whose;
     is_tokens question = { 0 };
     is_status st;
 
-    IS_TRY(is_profile_question(c->a.is->engine, c->h.question, &question));
+    IS_TRY(is_asking_realm(&c->a, &whose));
+    IS_TRY(is_profile_question(c->a.is->engine, whose, c->h.question, &question));
     for (;;) {
         uint64_t need;
 
@@ -425,13 +432,15 @@ static void keep_talk(completing *c, const is_planned *planned, int32_t pending)
 
 static is_status plan(completing *c, const char *prompt, is_planned **out)
 {
+    const is_realm *whose;
     is_tokens text = { 0 };
 
     if (!prompt) {
         IS_TRY(stand(c));
         return is_asking_plan(&c->a, out);
     }
-    IS_TRY(is_profile_raw(c->a.is->engine, prompt, &text));
+    IS_TRY(is_asking_realm(&c->a, &whose));
+    IS_TRY(is_profile_raw(c->a.is->engine, whose, prompt, &text));
     return is_plan_raw(&text, is_asking_room(&c->a), out);
 }
 

@@ -21,7 +21,7 @@ static is_status learn(is_engine *e, controls *c, const char *text, size_t n)
     char piece[PIECE_MAX];
 
     if (n >= sizeof c->known[0].text || c->n == CONTROLS_MAX) return INFERSCALE_OK;
-    IS_TRY(is_engine_tokenize(e, text, n, true, false, &ids, &n_ids));
+    IS_TRY(is_engine_tokenize(e, NULL, text, n, true, false, &ids, &n_ids));
     if (n_ids == 1 && is_engine_piece(e, ids[0], piece, (int)sizeof piece) == 0) {
         c->known[c->n].token = ids[0];
         snprintf(c->known[c->n++].text, sizeof c->known[0].text, "%.*s", (int)n, text);

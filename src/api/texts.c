@@ -18,7 +18,7 @@ is_status inferscale_tokenize(inferscale *is, const char *text, int32_t **ids, s
     if (!is_utf8_valid(text, strlen(text), &bad))
         return is_fail(INFERSCALE_E_INVALID, "the text is not valid UTF-8 at byte %zu; convert it first", bad);
     IS_TRY(is_handle_engine(is));
-    IS_TRY(is_profile_question(is->engine, text, &t));
+    IS_TRY(is_profile_question(is->engine, NULL, text, &t));
     if (!t.ids) t.ids = is_malloc(sizeof *t.ids); /* of no tokens */
     if (!t.ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     *ids = t.ids;

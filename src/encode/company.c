@@ -60,8 +60,10 @@ static mate *find(const company *c, int64_t id)
 
 static is_status tokens_of(company *c, mate *m)
 {
+    const is_realm whose = is_realm_of(c->p);
+
     if (m->tokens.ids) return INFERSCALE_OK;
-    return is_profile_fact(c->enc->engine, &c->list->items[m - c->mates], &m->tokens);
+    return is_profile_fact(c->enc->engine, &whose, &c->list->items[m - c->mates], &m->tokens);
 }
 
 static is_status neighbours(company *c, const mate *m, uint32_t n, uint32_t **out, uint32_t *n_out)

@@ -20,13 +20,15 @@ void is_work_free(is_work *w)
 
 is_status is_work_new(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_work *out)
 {
+    const is_realm whose = is_realm_of(p);
     is_status st;
 
     *out = (is_work){ 0 };
     IS_TRY(is_bank_get(enc->bank, p, ids, n, &out->list));
     out->tokens = is_calloc(out->list->n + 1, sizeof *out->tokens);
     st = out->tokens ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu facts", n);
-    for (size_t i = 0; i < out->list->n && st == INFERSCALE_OK; i++) st = is_profile_fact(enc->engine, &out->list->items[i], &out->tokens[i]);
+    for (size_t i = 0; i < out->list->n && st == INFERSCALE_OK; i++)
+        st = is_profile_fact(enc->engine, &whose, &out->list->items[i], &out->tokens[i]);
     if (st != INFERSCALE_OK) is_work_free(out);
     return st;
 }
@@ -191,6 +193,7 @@ is_status is_encode_fact(const is_encoder *enc, const is_partition *partition, c
     is_partition p = *partition;
     is_tokens span = { 0 };
     ready r = { .item = fact, .tokens = &span };
+    is_realm whose;
     is_status st;
 
     memset(row, 0, sizeof *row);
@@ -205,7 +208,8 @@ is_status is_encode_fact(const is_encoder *enc, const is_partition *partition, c
         row->n_computed = (uint32_t)job.tokens_computed;
         return INFERSCALE_OK;
     }
-    st = is_profile_fact(enc->engine, fact, &span);
+    whose = is_realm_of(&p);
+    st = is_profile_fact(enc->engine, &whose, fact, &span);
     if (st == INFERSCALE_OK) st = prepare(enc, &p, policy, again, &r);
     if (st == INFERSCALE_OK) st = run_batch(enc, &p, &r, 1);
     *row = r.row;
@@ -281,6 +285,7 @@ is_status is_encode_contexts(const is_encoder *enc, const is_partition *p, const
                              is_context **out, size_t *n)
 {
     const uint32_t n_ctx = is_engine_describe(enc->engine)->n_ctx;
+    const is_realm whose = is_realm_of(p);
     is_tokens span = { 0 };
     is_status st;
 
@@ -291,7 +296,7 @@ is_status is_encode_contexts(const is_encoder *enc, const is_partition *p, const
     *out = is_calloc(1, sizeof **out);
     if (!*out) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a context");
     *n = 1;
-    st = is_profile_fact(enc->engine, fact, &span);
+    st = is_profile_fact(enc->engine, &whose, fact, &span);
     if (st == INFERSCALE_OK)
         st = is_policy_context(enc, p, policy, fact, n_ctx > span.n + 1 ? n_ctx - span.n - 1 : 0, *out);
     is_tokens_free(&span);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "encode/encode.h"
 #include "encode/nearest.h"
 
 enum { W_MAX = 1000, PAGE_OVERLAP = 5, COMPANY_PASSES = 12, COMPANY_PASSES_MAX = 64 };
@@ -140,7 +141,7 @@ is_status is_context_add(is_context *c, const is_tokens *line, is_dep dep)
 }
 
 /* The last of the items whose lines fit into the room: the farthest are the ones left out. */
-static is_status add_items(is_engine *e, const inferscale_list *items, uint32_t room, is_context *c)
+static is_status add_items(is_engine *e, const is_realm *whose, const inferscale_list *items, uint32_t room, is_context *c)
 {
     is_tokens *lines = is_calloc(items->n + 1, sizeof *lines);
     is_status st = lines ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while building an encoding context");
@@ -149,7 +150,8 @@ static is_status add_items(is_engine *e, const inferscale_list *items, uint32_t 
     while (st == INFERSCALE_OK && from > 0) {
         const inferscale_item *item = &items->items[from - 1];
 
-        st = item->kind == INFERSCALE_TURNS ? is_profile_turn(e, item, &lines[from - 1]) : is_profile_fact(e, item, &lines[from - 1]);
+        st = item->kind == INFERSCALE_TURNS ? is_profile_turn(e, whose, item, &lines[from - 1])
+                                             : is_profile_fact(e, whose, item, &lines[from - 1]);
         if (st != INFERSCALE_OK || lines[from - 1].n > room) break;
         room -= lines[--from].n;
     }
@@ -198,6 +200,7 @@ is_status is_policy_context(const is_encoder *enc, const is_partition *p, const 
                             uint32_t max_tokens, is_context *out)
 {
     const is_tokens *header = &enc->profile->header;
+    const is_realm whose = is_realm_of(p);
     inferscale_list *list = NULL;
     uint32_t room = max_tokens;
     is_status st = INFERSCALE_OK;
@@ -217,7 +220,7 @@ is_status is_policy_context(const is_encoder *enc, const is_partition *p, const 
         st = turns_before(enc, p, policy, fact->source_turn, &list);
     if (st == INFERSCALE_OK && policy->kind == IS_POLICY_FACTS) st = is_bank_facts_before(enc->bank, p, fact->id, policy->w, &list);
     if (st == INFERSCALE_OK && policy->kind == IS_POLICY_NEAR) st = nearest_before(enc, p, policy, fact, &list);
-    if (st == INFERSCALE_OK && list) st = add_items(enc->engine, list, room, out);
+    if (st == INFERSCALE_OK && list) st = add_items(enc->engine, &whose, list, room, out);
     inferscale_list_free(list);
     if (st != INFERSCALE_OK) is_context_free(out);
     return st;

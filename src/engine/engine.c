@@ -67,15 +67,15 @@ const is_chat_format *is_engine_chat(is_engine *e)
     return e->v->chat_format(e->impl);
 }
 
-is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
-                             uint32_t *n)
+is_status is_engine_tokenize(is_engine *e, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                             int32_t **out, uint32_t *n)
 {
     int32_t *theirs = NULL;
     is_status st;
 
     *out = NULL;
     *n = 0;
-    st = e->v->tokenize(e->impl, text, len, parse_special, add_bos, &theirs, n);
+    st = e->v->tokenize(e->impl, whose, text, len, parse_special, add_bos, &theirs, n);
     if (st == INFERSCALE_OK) {
         *out = is_malloc((*n + 1) * sizeof **out);
         if (*out && *n) memcpy(*out, theirs, *n * sizeof **out);

@@ -45,7 +45,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 13, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
+enum { IS_ENGINE_ABI = 14, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -218,8 +218,11 @@ typedef struct is_engine_vtable {
     const is_chat_format *(*chat_format)(void *impl);
     /* Tokens of text, in a new array (is_free by the caller through is_engine_tokens_free: the copy of base differs).
      * parse_special: control tokens written out in text become control tokens (only for our own template pieces).
-     * add_bos: put the model's BOS first if its tokenizer wants one. */
-    is_status (*tokenize)(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+     * add_bos: put the model's BOS first if its tokenizer wants one.
+     * whose: whose text it is; NULL = a template's, or nobody's. An engine that keeps the tokens of texts keeps each tag's apart (how long an
+     * answer takes must not tell whether somebody else said the same), and lets go of them when the tag is revoked. */
+    is_status (*tokenize)(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
+                          uint32_t *n);
     void (*tokens_free)(void *impl, int32_t *tokens);
     /* Appends the bytes of one token to buf[cap]; returns the length (0 for control tokens), or -needed. */
     int (*token_piece)(void *impl, int32_t token, char *buf, int cap);
@@ -326,8 +329,8 @@ void is_engine_close(is_engine *e);
 const is_engine_info *is_engine_describe(is_engine *e);
 const is_geometry *is_engine_geometry(is_engine *e);
 const is_chat_format *is_engine_chat(is_engine *e);
-is_status is_engine_tokenize(is_engine *e, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
-                             uint32_t *n); /* *out: is_free */
+is_status is_engine_tokenize(is_engine *e, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                             int32_t **out, uint32_t *n); /* *out: is_free */
 int is_engine_piece(is_engine *e, int32_t token, char *buf, int cap);
 bool is_engine_is_eog(is_engine *e, int32_t token);
 is_status is_engine_capture(is_engine *e, is_capture *c);

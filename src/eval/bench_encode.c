@@ -161,7 +161,7 @@ static is_status fact_spans(bench *b, work *w, const is_policy *policy, int64_t 
     is_status st = is_bank_get(b->l->is->bank, &b->l->partition, &id, 1, &item);
 
     if (st == INFERSCALE_OK && item->n == 1) {
-        st = is_profile_fact(b->enc.engine, &item->items[0], &span);
+        st = is_profile_fact(b->enc.engine, NULL, &item->items[0], &span);
         if (st == INFERSCALE_OK) st = is_encode_contexts(&b->enc, &b->l->partition, policy, &item->items[0], &contexts, &n);
         for (size_t i = 0; i < n && w->n_apart < most && st == INFERSCALE_OK; i++) st = add_span(b, w, policy, &contexts[i], &span);
     }

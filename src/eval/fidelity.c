@@ -311,7 +311,7 @@ static is_status run_gold(study *s, const asked *q, size_t at, const is_tokens *
     if (st == INFERSCALE_OK && n > 0) st = lab_facts(s->l, ids, n, found);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++)
         facts[n - 1 - i] = (is_plan_fact){ .id = found[i].id, .version = found[i].version, .tokens = found[i].tokens };
-    if (st == INFERSCALE_OK && n > 0) st = is_profile_question(s->engine, q->qa->question, &question);
+    if (st == INFERSCALE_OK && n > 0) st = is_profile_question(s->engine, NULL, q->qa->question, &question);
     if (st == INFERSCALE_OK && n > 0) st = is_plan_new(s->l->is->profile, facts, n, &question, &plan_opts, &planned);
     else if (st != INFERSCALE_OK && found) lab_facts_free(found, n);
     if (planned) st = measure(s, arm_of(s->f, "D", OWN), at, is_planned_plan(planned), &opts, gold);
@@ -342,7 +342,7 @@ static is_status run_question(study *s, const asked *q)
     const size_t at = s->f->n_questions;
     is_tokens gold = { 0 };
     const char *answer = q->qa->answer;
-    is_status st = is_engine_tokenize(s->engine, answer, strlen(answer), false, false, &gold.ids, &gold.n);
+    is_status st = is_engine_tokenize(s->engine, NULL, answer, strlen(answer), false, false, &gold.ids, &gold.n);
 
     if (gold.n > STUDY_ANSWER) gold.n = STUDY_ANSWER;
     memset(s->prompts, 0, sizeof s->prompts);

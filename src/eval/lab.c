@@ -166,6 +166,7 @@ void lab_facts_free(lab_fact *facts, size_t n)
 is_status lab_facts(lab *l, const int64_t *ids, size_t n, lab_fact *out)
 {
     inferscale_list *list = NULL;
+    const is_realm whose = is_realm_of(&l->partition);
     is_status st = is_bank_get(l->is->bank, &l->partition, ids, n, &list);
 
     memset(out, 0, n * sizeof *out);
@@ -174,7 +175,7 @@ is_status lab_facts(lab *l, const int64_t *ids, size_t n, lab_fact *out)
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
         out[i].id = list->items[i].id;
         out[i].version = list->items[i].version;
-        st = is_profile_fact(l->is->engine, &list->items[i], &out[i].tokens);
+        st = is_profile_fact(l->is->engine, &whose, &list->items[i], &out[i].tokens);
     }
     inferscale_list_free(list);
     if (st != INFERSCALE_OK) {

@@ -99,7 +99,7 @@ is_status study_plan(study *s, const asked *q, const study_prompt *prompt, is_pl
     is_status st = facts ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while planning");
 
     *out = NULL;
-    if (st == INFERSCALE_OK) st = is_profile_question(s->engine, q->qa->question, &question);
+    if (st == INFERSCALE_OK) st = is_profile_question(s->engine, NULL, q->qa->question, &question);
     if (st == INFERSCALE_OK) st = take_facts(s, q, prompt, facts, n);
     if (st == INFERSCALE_OK) st = is_plan_new(profile, facts, n, &question, &opts, out);
     else for (size_t i = 0; facts && i < n; i++) is_tokens_free(&facts[i].tokens), is_segment_unref(facts[i].segment);

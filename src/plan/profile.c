@@ -28,6 +28,7 @@ void is_tokens_free(is_tokens *t)
 typedef struct piece {
     const char *text;
     bool is_template;
+    const is_realm *whose; /* NULL = the product's own words, or nobody's */
 } piece;
 
 /* Tokenises the pieces one by one and joins the ids; the first may carry the BOS. */
@@ -42,7 +43,8 @@ static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool a
         uint32_t n_part = 0;
 
         if (!pieces[i].text[0] && !(i == 0 && add_bos)) continue;
-        st = is_engine_tokenize(e, pieces[i].text, strlen(pieces[i].text), pieces[i].is_template, i == 0 && add_bos, &part, &n_part);
+        st = is_engine_tokenize(e, pieces[i].whose, pieces[i].text, strlen(pieces[i].text), pieces[i].is_template, i == 0 && add_bos,
+                                &part, &n_part);
         if (st == INFERSCALE_OK) is_buf_add(&ids, part, n_part * sizeof *part);
         is_free(part);
     }
@@ -56,11 +58,11 @@ static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool a
     return INFERSCALE_OK;
 }
 
-is_status is_profile_system(is_engine *e, const char *system, is_tokens *header, is_tokens *header_plain)
+is_status is_profile_system(is_engine *e, const is_realm *whose, const char *system, is_tokens *header, is_tokens *header_plain)
 {
     const is_chat_format *c = is_engine_chat(e);
-    const piece with[] = { { c->system_open, true }, { system, false }, { memory_open, false } };
-    const piece plain[] = { { c->system_open, true }, { system, false }, { c->system_close, true }, { c->user_open, true } };
+    const piece with[] = { { c->system_open, true, NULL }, { system, false, whose }, { memory_open, false, NULL } };
+    const piece plain[] = { { c->system_open, true, NULL }, { system, false, whose }, { c->system_close, true, NULL }, { c->user_open, true, NULL } };
 
     *header_plain = (is_tokens){ 0 };
     IS_TRY(join_pieces(e, with, 3, true, header));
@@ -70,12 +72,12 @@ is_status is_profile_system(is_engine *e, const char *system, is_tokens *header,
 static is_status build_pieces(is_engine *e, const char *system, is_profile *p)
 {
     const is_chat_format *c = is_engine_chat(e);
-    const piece footer[] = { { c->system_close, true }, { c->user_open, true } };
-    const piece next[] = { { c->assistant_close, true }, { c->user_open, true }, { next_memory_open, false } };
-    const piece next_footer[] = { { next_memory_close, false } };
-    const piece tail[] = { { c->user_close, true }, { c->assistant_open, true } };
+    const piece footer[] = { { c->system_close, true, NULL }, { c->user_open, true, NULL } };
+    const piece next[] = { { c->assistant_close, true, NULL }, { c->user_open, true, NULL }, { next_memory_open, false, NULL } };
+    const piece next_footer[] = { { next_memory_close, false, NULL } };
+    const piece tail[] = { { c->user_close, true, NULL }, { c->assistant_open, true, NULL } };
 
-    IS_TRY(is_profile_system(e, system, &p->header, &p->header_plain));
+    IS_TRY(is_profile_system(e, NULL, system, &p->header, &p->header_plain));
     IS_TRY(join_pieces(e, footer, 2, false, &p->footer));
     IS_TRY(join_pieces(e, next, 3, false, &p->next_header));
     IS_TRY(join_pieces(e, next_footer, 1, false, &p->next_footer));
@@ -144,7 +146,7 @@ static void add_one_line(is_buf *b, const char *text)
 }
 
 /* "- 8 May 2023: [Speaker: ]text\n" */
-static is_status item_line(is_engine *e, const inferscale_item *item, const char *speaker, is_tokens *out)
+static is_status item_line(is_engine *e, const is_realm *whose, const inferscale_item *item, const char *speaker, is_tokens *out)
 {
     is_buf line = IS_BUF_INIT;
     char date[32];
@@ -167,7 +169,7 @@ static is_status item_line(is_engine *e, const inferscale_item *item, const char
     if (!is_buf_ok(&line) || !is_buf_ok(&text)) {
         st = is_fail(INFERSCALE_E_NOMEM, "out of memory while laying out fact %lld", (long long)item->id);
     } else {
-        const piece p = { (const char *)line.data, false };
+        const piece p = { (const char *)line.data, false, whose };
         st = join_pieces(e, &p, 1, false, out);
     }
     is_buf_free(&text);
@@ -175,26 +177,26 @@ static is_status item_line(is_engine *e, const inferscale_item *item, const char
     return st;
 }
 
-is_status is_profile_fact(is_engine *e, const inferscale_item *fact, is_tokens *out)
+is_status is_profile_fact(is_engine *e, const is_realm *whose, const inferscale_item *fact, is_tokens *out)
 {
-    return item_line(e, fact, NULL, out);
+    return item_line(e, whose, fact, NULL, out);
 }
 
-is_status is_profile_turn(is_engine *e, const inferscale_item *turn, is_tokens *out)
+is_status is_profile_turn(is_engine *e, const is_realm *whose, const inferscale_item *turn, is_tokens *out)
 {
-    return item_line(e, turn, turn->speaker, out);
+    return item_line(e, whose, turn, turn->speaker, out);
 }
 
-is_status is_profile_question(is_engine *e, const char *text, is_tokens *out)
+is_status is_profile_question(is_engine *e, const is_realm *whose, const char *text, is_tokens *out)
 {
-    const piece p = { text, false };
+    const piece p = { text, false, whose };
 
     return join_pieces(e, &p, 1, false, out);
 }
 
-is_status is_profile_raw(is_engine *e, const char *text, is_tokens *out)
+is_status is_profile_raw(is_engine *e, const is_realm *whose, const char *text, is_tokens *out)
 {
-    const piece p = { text, false };
+    const piece p = { text, false, whose };
 
     return join_pieces(e, &p, 1, true, out);
 }

@@ -128,6 +128,7 @@ static size_t facts_of(const audit_entry *e)
 static is_status load_fact(inferscale *is, const audit_entry *e, const audit_part *from, const inferscale_item *item, is_part *to)
 {
     is_variant variant;
+    const is_realm whose = is_realm_of(&e->p);
     is_tokens tokens = { 0 };
     is_unusable n_bad = { 0 };
 
@@ -142,7 +143,7 @@ static is_status load_fact(inferscale *is, const audit_entry *e, const audit_par
         to->tokens = is_segment_info(to->segment)->tokens;
         to->n_tokens = is_segment_info(to->segment)->n_tokens;
     } else {
-        IS_TRY(is_profile_fact(is->engine, item, &tokens));
+        IS_TRY(is_profile_fact(is->engine, &whose, item, &tokens));
         to->tokens = tokens.ids; /* freed with the plan: a fact that is computed owns them */
         to->n_tokens = tokens.n;
     }

@@ -70,7 +70,7 @@ static kit_ids ids_of(const char *text)
     int32_t *p;
     uint32_t n;
 
-    OK(is_engine_tokenize(e, text, strlen(text), true, false, &p, &n));
+    OK(is_engine_tokenize(e, NULL, text, strlen(text), true, false, &p, &n));
     assert_true(n > 0);
     return (kit_ids){ p, n };
 }
@@ -504,15 +504,15 @@ static void test_control_tokens_stay_text(void **state)
     uint32_t n;
 
     (void)state;
-    OK(is_engine_tokenize(e, text, strlen(text), false, false, &p, &n));
+    OK(is_engine_tokenize(e, NULL, text, strlen(text), false, false, &p, &n));
     assert_true(n > 1);
     for (uint32_t i = 0; i < n; i++) assert_false(is_engine_is_eog(e, p[i]));
     is_free(p);
-    OK(is_engine_tokenize(e, text, strlen(text), true, false, &p, &n));
+    OK(is_engine_tokenize(e, NULL, text, strlen(text), true, false, &p, &n));
     assert_int_equal(n, 1);
     assert_true(is_engine_is_eog(e, p[0]));
     is_free(p);
-    OK(is_engine_tokenize(e, "", 0, false, false, &p, &n));
+    OK(is_engine_tokenize(e, NULL, "", 0, false, false, &p, &n));
     assert_int_equal(n, 0);
     is_free(p);
 }

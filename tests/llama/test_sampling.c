@@ -101,7 +101,7 @@ static void test_a_forbidden_token_is_refused(void **state)
     uint32_t n;
 
     (void)state;
-    KIT_OK(is_engine_tokenize(s.e, "zabc", 4, false, false, &ids, &n));
+    KIT_OK(is_engine_tokenize(s.e, NULL, "zabc", 4, false, false, &ids, &n));
     assert_int_equal(n, 4);
     KIT_OK(is_engine_start(s.e, &plan.plan, &o, &run, NULL));
     KIT_FAILS(INFERSCALE_E_INVALID, is_engine_feed(s.e, run, ids[0]));

@@ -162,8 +162,8 @@ static bool stands_in(lab *l, const is_context *contexts, size_t n, int64_t id)
     is_tokens line = { 0 };
     bool found = false;
 
-    if (list->items[0].kind == INFERSCALE_TURNS) KIT_OK(is_profile_turn(l->is->engine, &list->items[0], &line));
-    else KIT_OK(is_profile_fact(l->is->engine, &list->items[0], &line));
+    if (list->items[0].kind == INFERSCALE_TURNS) KIT_OK(is_profile_turn(l->is->engine, NULL, &list->items[0], &line));
+    else KIT_OK(is_profile_fact(l->is->engine, NULL, &list->items[0], &line));
     for (size_t i = 0; i < n; i++)
         for (uint32_t at = 0; at + line.n <= contexts[i].tokens.n && !found; at++)
             found = memcmp(contexts[i].tokens.ids + at, line.ids, line.n * sizeof *line.ids) == 0;
@@ -234,7 +234,7 @@ void ek_check_fact(lab *l, const is_policy *policy, int64_t id)
     assert_int_equal(row.n_passes, n);
     assert_int_equal(ek_n_rows(l, policy, id), 1);
     KIT_OK(is_vault_get(enc.vault, row.name, NULL, &kept));
-    KIT_OK(is_profile_fact(enc.engine, &list->items[0], &span));
+    KIT_OK(is_profile_fact(enc.engine, NULL, &list->items[0], &span));
     other = made_by_hand(l, contexts, n, &span);
     if (!same_rows(is_engine_geometry(enc.engine), kept, other, n == 1))
         fail_msg("the rows of fact %lld under %s are not those of its contexts", (long long)id, policy->name);

@@ -179,7 +179,7 @@ void vt_expect_ids(void *e, const char *text, bool special, const int32_t *want,
     int32_t *ids;
     uint32_t got;
 
-    OK(V->tokenize(e, text, strlen(text), special, false, &ids, &got));
+    OK(V->tokenize(e, NULL, text, strlen(text), special, false, &ids, &got));
     assert_int_equal(got, n);
     for (uint32_t i = 0; i < n; i++) assert_int_equal(ids[i], want[i]);
     V->tokens_free(e, ids);

@@ -216,7 +216,7 @@ struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_s
 void is_llama_refuse(is_llama *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- text.c ---- */
-is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
+is_status is_llama_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
                             uint32_t *n);
 void is_llama_tokens_free(void *impl, int32_t *tokens);
 int is_llama_piece(void *impl, int32_t token, char *buf, int cap);

@@ -58,7 +58,7 @@ static void make_tokens(is_llama *e, int32_t tokens[N_ALL])
     int32_t *got = NULL;
     uint32_t n = 0, have = 0;
 
-    if (llama_vocab_type(e->vocab) != LLAMA_VOCAB_TYPE_NONE && is_llama_tokenize(e, text, sizeof text - 1, false, true, &got,
+    if (llama_vocab_type(e->vocab) != LLAMA_VOCAB_TYPE_NONE && is_llama_tokenize(e, NULL, text, sizeof text - 1, false, true, &got,
         &n) == INFERSCALE_OK)
         for (; have < n && have < N_ALL; have++) tokens[have] = got[have];
     is_free(got);

@@ -3,8 +3,8 @@
 
 #include <limits.h>
 
-is_status is_llama_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
-                            uint32_t *n)
+is_status is_llama_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                            int32_t **out, uint32_t *n)
 {
     is_llama *e = impl;
     bool bos = add_bos && llama_vocab_get_add_bos(e->vocab) && llama_vocab_bos(e->vocab) != LLAMA_TOKEN_NULL;

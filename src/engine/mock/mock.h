@@ -94,7 +94,8 @@ is_status mock_step_time(const mock_opts *opt, const is_lane *lanes, size_t n); 
 
 /* mock_text.c */
 is_status mock_cut(const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n); /* is_free */
-is_status mock_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+is_status mock_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                        int32_t **out, uint32_t *n);
 void mock_tokens_free(void *impl, int32_t *tokens);
 int mock_token_piece(void *impl, int32_t token, char *buf, int cap);
 bool mock_is_eog(void *impl, int32_t token);

@@ -54,7 +54,8 @@ is_status mock_cut(const char *text, size_t len, bool parse_special, bool add_bo
     return INFERSCALE_OK;
 }
 
-is_status mock_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n)
+is_status mock_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                        int32_t **out, uint32_t *n)
 {
     mock *m = impl;
 

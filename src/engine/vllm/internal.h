@@ -222,7 +222,9 @@ void vllm_keeper_stop(vllm *e);
 
 is_status vllm_tokens_new(vllm_tokens **out);
 void vllm_tokens_drop(vllm_tokens *t);
-is_status vllm_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n);
+void vllm_tokens_forget(vllm_tokens *t, const uint8_t *tag); /* what is kept of the texts of one is overwritten and freed */
+is_status vllm_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                        int32_t **out, uint32_t *n);
 void vllm_tokens_free(void *impl, int32_t *tokens);
 int vllm_token_piece(void *impl, int32_t token, char *buf, int cap);
 bool vllm_is_eog(void *impl, int32_t token);

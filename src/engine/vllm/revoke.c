@@ -200,6 +200,7 @@ is_status vllm_revoke(void *impl, const is_realm *realm, uint32_t wait_ms, size_
     *n_pending = 0;
     VLLM_COUNT(e, revocations, 1);
     vllm_heads_forget(e->heads, realm->tag, realm->epoch);
+    vllm_tokens_forget(e->tokens, realm->tag);
     pthread_mutex_lock(&e->lock);
     if (st == INFERSCALE_OK) st = pend_all(e, realm, which);
     pthread_mutex_unlock(&e->lock);

@@ -1,4 +1,5 @@
-/* tokens.c - text to ids by a server's tokenizer, each text once; and ids to bytes by the description.
+/* tokens.c - text to ids by a server's tokenizer, each text of an owner once; and ids to bytes by the description. Owners share nothing
+ * (who asks could tell by the time it takes whether another has said the same), and what is kept of one goes when anything of his goes.
  *
  * The server's tokenizer makes control tokens of their literals wherever they stand. Where they must stay text (parse_special false:
  * everything that a client or a fact says), the text is cut inside each literal, behind its first character, and the pieces are
@@ -16,11 +17,12 @@ enum {
 
 typedef struct entry {
     struct entry *chain, *newer, *older;
+    uint8_t tag[IS_HASH_BYTES];     /* whose; 0 = a template's or nobody's */
     char *text;
     size_t len;
     int32_t *ids;
     uint32_t n;
-    uint64_t hash;
+    uint64_t hash;                  /* of tag and text */
 } entry;
 
 struct vllm_tokens {
@@ -47,6 +49,8 @@ static size_t bytes_of(const entry *x)
 static void free_entry(entry *x)
 {
     if (!x) return;
+    if (x->text) is_wipe(x->text, x->len);
+    if (x->ids) is_wipe(x->ids, x->n * sizeof *x->ids);
     is_free(x->text);
     is_free(x->ids);
     is_free(x);
@@ -69,9 +73,9 @@ static void link_newest(vllm_tokens *t, entry *x)
     if (!t->oldest) t->oldest = x;
 }
 
-static void drop_oldest(vllm_tokens *t)
+static void drop(vllm_tokens *t, entry *x)
 {
-    entry *x = t->oldest, **at = &t->buckets[x->hash % BUCKETS];
+    entry **at = &t->buckets[x->hash % BUCKETS];
 
     while (*at != x) at = &(*at)->chain;
     *at = x->chain;
@@ -83,15 +87,42 @@ static void drop_oldest(vllm_tokens *t)
 void vllm_tokens_drop(vllm_tokens *t)
 {
     if (!t) return;
-    while (t->oldest) drop_oldest(t);
+    while (t->oldest) drop(t, t->oldest);
     pthread_mutex_destroy(&t->lock);
     is_free(t);
 }
 
-static entry *find(vllm_tokens *t, uint64_t hash, const char *text, size_t len)
+void vllm_tokens_forget(vllm_tokens *t, const uint8_t *tag)
 {
+    pthread_mutex_lock(&t->lock);
+    for (entry *x = t->newest, *next; x; x = next) {
+        next = x->older;
+        if (memcmp(x->tag, tag, IS_HASH_BYTES) == 0) drop(t, x);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+static const uint8_t *tag_of(const is_realm *whose)
+{
+    static const uint8_t nobody[IS_HASH_BYTES];
+
+    return whose ? whose->tag : nobody;
+}
+
+static uint64_t hash_of(const is_realm *whose, const char *text, size_t len)
+{
+    uint64_t own;
+
+    memcpy(&own, tag_of(whose), sizeof own);
+    return own ^ is_checksum(text, len);
+}
+
+static entry *find(vllm_tokens *t, const is_realm *whose, const char *text, size_t len)
+{
+    const uint64_t hash = hash_of(whose, text, len);
+
     for (entry *x = t->buckets[hash % BUCKETS]; x; x = x->chain)
-        if (x->hash == hash && x->len == len && memcmp(x->text, text, len) == 0) return x;
+        if (x->hash == hash && x->len == len && memcmp(x->text, text, len) == 0 && memcmp(x->tag, tag_of(whose), IS_HASH_BYTES) == 0) return x;
     return NULL;
 }
 
@@ -107,12 +138,12 @@ static is_status append(int32_t **ids, uint32_t *n, const int32_t *more, uint32_
 }
 
 /* Appends the kept ids of the text; false if it is not kept. */
-static bool recall(vllm_tokens *t, const char *text, size_t len, int32_t **ids, uint32_t *n, is_status *st)
+static bool recall(vllm_tokens *t, const is_realm *whose, const char *text, size_t len, int32_t **ids, uint32_t *n, is_status *st)
 {
     entry *x;
 
     pthread_mutex_lock(&t->lock);
-    x = find(t, is_checksum(text, len), text, len);
+    x = find(t, whose, text, len);
     if (x) {
         unlink_entry(t, x);
         link_newest(t, x);
@@ -122,13 +153,15 @@ static bool recall(vllm_tokens *t, const char *text, size_t len, int32_t **ids, 
     return x != NULL;
 }
 
-/* Without room it is not kept: the server is asked again. */
-static void keep(vllm_tokens *t, const char *text, size_t len, const int32_t *ids, uint32_t n)
+/* Without room it is not kept: the server is asked again. Nor what was revoked meanwhile: floors are raised before texts are dropped. */
+static void keep(vllm *e, const is_realm *whose, const char *text, size_t len, const int32_t *ids, uint32_t n)
 {
+    vllm_tokens *t = e->tokens;
     entry *x = len <= BUDGET / 16 ? is_calloc(1, sizeof *x) : NULL;
 
     if (!x) return;
-    *x = (entry){ .text = is_malloc(len + 1), .len = len, .ids = is_malloc((n + 1) * sizeof *ids), .n = n, .hash = is_checksum(text, len) };
+    *x = (entry){ .text = is_malloc(len + 1), .len = len, .ids = is_malloc((n + 1) * sizeof *ids), .n = n, .hash = hash_of(whose, text, len) };
+    memcpy(x->tag, tag_of(whose), sizeof x->tag);
     if (!x->text || !x->ids) {
         free_entry(x);
         return;
@@ -136,14 +169,14 @@ static void keep(vllm_tokens *t, const char *text, size_t len, const int32_t *id
     memcpy(x->text, text, len);
     if (n) memcpy(x->ids, ids, n * sizeof *ids);
     pthread_mutex_lock(&t->lock);
-    if (find(t, x->hash, text, len)) {
+    if (find(t, whose, text, len) || vllm_realm_check(e, whose) != INFERSCALE_OK) {
         free_entry(x);
     } else {
         x->chain = t->buckets[x->hash % BUCKETS];
         t->buckets[x->hash % BUCKETS] = x;
         link_newest(t, x);
         t->bytes += bytes_of(x);
-        while (t->bytes > BUDGET) drop_oldest(t);
+        while (t->bytes > BUDGET) drop(t, t->oldest);
     }
     pthread_mutex_unlock(&t->lock);
 }
@@ -182,7 +215,7 @@ is_status vllm_ids_read(const vllm *e, const json_t *answer, int32_t **out, uint
 }
 
 /* Appends the ids of the text as the server's tokenizer has it. */
-static is_status ask(vllm *e, const char *text, size_t len, int32_t **ids, uint32_t *n)
+static is_status ask(vllm *e, const is_realm *whose, const char *text, size_t len, int32_t **ids, uint32_t *n)
 {
     json_t *request = json_pack("{s:o, s:b}", "prompt", json_stringn(text, len), "add_special_tokens", 0);
     json_t *answer = NULL;
@@ -199,7 +232,7 @@ static is_status ask(vllm *e, const char *text, size_t len, int32_t **ids, uint3
     if (st == INFERSCALE_OK) st = vllm_ids_read(e, answer, &got, &n_got);
     if (st == INFERSCALE_OK) {
         VLLM_COUNT(e, tokenised, 1);
-        keep(e->tokens, text, len, got, n_got);
+        keep(e, whose, text, len, got, n_got);
         st = append(ids, n, got, n_got);
     }
     is_free(got);
@@ -208,12 +241,12 @@ static is_status ask(vllm *e, const char *text, size_t len, int32_t **ids, uint3
     return st;
 }
 
-static is_status piece(vllm *e, const char *text, size_t len, int32_t **ids, uint32_t *n)
+static is_status piece(vllm *e, const is_realm *whose, const char *text, size_t len, int32_t **ids, uint32_t *n)
 {
     is_status st = INFERSCALE_OK;
 
     if (len == 0) return INFERSCALE_OK;
-    if (!recall(e->tokens, text, len, ids, n, &st)) return ask(e, text, len, ids, n);
+    if (!recall(e->tokens, whose, text, len, ids, n, &st)) return ask(e, whose, text, len, ids, n);
     VLLM_COUNT(e, token_cache_hits, 1);
     return st;
 }
@@ -241,7 +274,7 @@ static size_t literal_at(const vllm_model *m, const char *text, size_t len)
 }
 
 /* Every occurrence of a literal is cut, also those that overlap: no piece holds a whole one. */
-static is_status split(vllm *e, const char *text, size_t len, int32_t **ids, uint32_t *n)
+static is_status split(vllm *e, const is_realm *whose, const char *text, size_t len, int32_t **ids, uint32_t *n)
 {
     size_t begin = 0, cuts = 0;
 
@@ -251,11 +284,11 @@ static is_status split(vllm *e, const char *text, size_t len, int32_t **ids, uin
         if (!cut || at + cut <= begin) continue;
         if (++cuts > MAX_CUTS)
             return is_fail(INFERSCALE_E_INVALID, "the text holds more than %d literals of the model's control tokens; take them out", MAX_CUTS);
-        IS_TRY(piece(e, text + begin, at + cut - begin, ids, n));
+        IS_TRY(piece(e, whose, text + begin, at + cut - begin, ids, n));
         begin = at + cut;
     }
     if (cuts) VLLM_COUNT(e, split_texts, 1);
-    return piece(e, text + begin, len - begin, ids, n);
+    return piece(e, whose, text + begin, len - begin, ids, n);
 }
 
 static is_status no_special(vllm *e, const int32_t *ids, uint32_t n)
@@ -273,7 +306,8 @@ static is_status no_special(vllm *e, const int32_t *ids, uint32_t n)
 
 /* ---- The table's functions ----------------------------------------------------------------------------------------------- */
 
-is_status vllm_tokenize(void *impl, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out, uint32_t *n)
+is_status vllm_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                        int32_t **out, uint32_t *n)
 {
     vllm *e = impl;
     is_status st;
@@ -282,11 +316,11 @@ is_status vllm_tokenize(void *impl, const char *text, size_t len, bool parse_spe
     *n = 0;
     if (len > MAX_TEXT) return is_fail(INFERSCALE_E_INVALID, "the text has %zu bytes, which is too long to tokenise; split it", len);
     st = append(out, n, &e->model->bos, add_bos && e->model->adds_bos && e->model->bos >= 0);
-    if (st == INFERSCALE_OK && parse_special) st = piece(e, text, len, out, n);
+    if (st == INFERSCALE_OK && parse_special) st = piece(e, NULL, text, len, out, n);
     if (st == INFERSCALE_OK && !parse_special) {
         uint32_t own = *n;
 
-        st = split(e, text, len, out, n);
+        st = split(e, whose, text, len, out, n);
         if (st == INFERSCALE_OK) st = no_special(e, *out + own, *n - own);
     }
     if (st == INFERSCALE_OK) return st;

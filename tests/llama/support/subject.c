@@ -57,7 +57,7 @@ static void prompt(subject *s)
         while (have < SUBJECT_CTX) {
             int32_t *ids;
             uint32_t n;
-            KIT_OK(is_engine_tokenize(s->e, prose, sizeof prose - 1, false, false, &ids, &n));
+            KIT_OK(is_engine_tokenize(s->e, NULL, prose, sizeof prose - 1, false, false, &ids, &n));
             if (n > SUBJECT_CTX - have) n = SUBJECT_CTX - have;
             memcpy(s->ids + have, ids, n * sizeof *ids);
             have += n;
