@@ -424,6 +424,15 @@ static void *tell_until_refused(void *arg)
     return NULL;
 }
 
+/* What was added is in the encoder's counts. Who waited until all is done waits for that too, but no more than a second. */
+static bool all_is_counted(inferscale *is)
+{
+    pthread_mutex_lock(&is->background->lock);
+    bool yes = is->background->fresh == 0;
+    pthread_mutex_unlock(&is->background->lock);
+    return yes;
+}
+
 /* Who writes and who counts at the same time: not one more is taken than may wait, and not one less. */
 static void not_one_is_refused_too_early(void **state)
 {
@@ -440,6 +449,7 @@ static void not_one_is_refused_too_early(void **state)
         teller tellers[TELLERS];
         int taken = 0;
 
+        UNTIL(all_is_counted(is));
         is_gate_enter(is->gate);
         for (int i = 0; i < TELLERS; i++) {
             tellers[i] = (teller){ .is = is, .first = (round * TELLERS + i) * 1000 };
