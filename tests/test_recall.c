@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -171,6 +172,30 @@ static void validity_and_expiry(void **state)
     is_recall_free(r);
 }
 
+/* A clock that was an hour ahead when something was told, and was put right. */
+static void a_clock_that_goes_back_hides_nothing(void **state)
+{
+    bank_kit *k = *state;
+    int64_t now = is_now_epoch(), id;
+    inferscale_fact facts[] = { {.text = "boat moored north"}, {.text = "boat moored west", .event_time = now - 10, .valid_from = now + 5000} };
+    inferscale_event e[2];
+    inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
+    sqlite3 *db = NULL;
+    is_recall *r;
+
+    OK(is_bank_add_facts(k->bank, &k->pa, &k->anna, facts, 2, e));
+    assert_int_equal(sqlite3_open(k->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "UPDATE fact_versions SET write_time = write_time + 3600, valid_from = valid_from + 3600", NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    OK(is_recall_new(k->bank, &r));
+    assert_int_equal(rw_search_words(r, &k->pa, "boat", o, &id), 1); /* what is to hold only later waits as ever */
+    assert_int_equal(id, e[0].id);
+    o.as_of = now;
+    assert_int_equal(rw_search_words(r, &k->pa, "boat", o, &id), 0); /* what held at a time is what the books say of it */
+    is_recall_free(r);
+}
+
 static void threshold_cuts_the_tail(void **state)
 {
     bank_kit *k = *state;
@@ -249,6 +274,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(equals_brute_force),       TEST(filters_come_before_top_k), TEST(validity_and_expiry),
+        TEST(a_clock_that_goes_back_hides_nothing),
         TEST(threshold_cuts_the_tail),  TEST(refusals_name_the_cause),   cmocka_unit_test(few_far_vectors_do_not_outrank_the_words),
         cmocka_unit_test(with_all_vectors_it_is_the_plain_sum),          cmocka_unit_test(dense_text_is_what_is_said),
     };

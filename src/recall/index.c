@@ -108,7 +108,8 @@ static is_status add_item(void *ctx, const inferscale_item *item, const char *pr
     const char *parts[5];
     char date[32];
     is_entry e = {.id = item->id, .event_time = item->event_time, .valid_from = item->valid_from, .valid_to = item->valid_to,
-                  .expires = item->expires, .row = IS_NO_ROW, .kind = item->kind, .version = item->version};
+                  .expires = item->expires, .row = IS_NO_ROW, .kind = item->kind, .version = item->version,
+                  .told = item->valid_from <= item->write_time};
 
     if (x->n && item->id <= x->items[x->n - 1].id)
         return is_fail(INFERSCALE_E_INTERNAL, "the bank gave item %lld out of order; report this", (long long)item->id);

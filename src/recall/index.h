@@ -13,6 +13,7 @@ typedef struct is_entry {
     uint32_t row;                /* of its vector; IS_NO_ROW = none */
     uint32_t agent, run, app;    /* numbers of attribute strings; 0 = "" */
     int kind, version;
+    bool told;                   /* a fact that held when it was written, by the clock of then */
 } is_entry;
 
 enum { IS_NO_ROW = 0xffffffffu };

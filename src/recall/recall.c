@@ -160,13 +160,14 @@ static void filter(const is_index *x, const is_query *q, int kinds, bool *keep)
     uint32_t agent = want_name(x, s->agent, agent_owns), run = want_name(x, s->run, run_owns);
     uint32_t app = want_name(x, s->app, !user && !agent_owns && !run_owns);
     int64_t now = is_now_epoch(), as_of = o->as_of ? o->as_of : now;
+    bool today = !o->as_of; /* what held when it was told holds still if the clock has gone back since */
 
     for (size_t i = 0; i < x->n; i++) {
         const is_entry *e = &x->items[i];
         bool fact = e->kind == INFERSCALE_FACTS;
         keep[i] = (e->kind & kinds) && (!agent || e->agent == agent) && (!run || e->run == run) && (!app || e->app == app) &&
                   (!o->from || e->event_time >= o->from) && (!o->to || e->event_time <= o->to) &&
-                  (!e->expires || e->expires > now) && (!fact || e->valid_from <= as_of) &&
+                  (!e->expires || e->expires > now) && (!fact || e->valid_from <= as_of || (today && e->told)) &&
                   (!fact || !e->valid_to || e->valid_to > as_of);
     }
 }
