@@ -81,7 +81,8 @@ install_vllm() {
 # It must import, be the version that is pinned, and see that it runs on the CPU.
 check_vllm() {
     # shellcheck disable=SC2016
-    run "check of vLLM" env -u PYTHONPATH VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1 "$venv/bin/python" -c '
+    run "check of vLLM" env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX="$venv/pycache" VLLM_LOGGING_LEVEL=ERROR \
+        HF_HUB_OFFLINE=1 "$venv/bin/python" -c '
 import sys
 import torch, vllm, vllm.entrypoints.openai.api_server
 from vllm.platforms import current_platform
