@@ -335,8 +335,7 @@ static void test_check_and_refusals(void **state)
     live l;
 
     open_live(&l, g, 0, 0, &seed);
-    do put(&s, &l, &seed);
-    while (s.n < 10);
+    for (put(&s, &l, &seed); s.n < 10; put(&s, &l, &seed)) drop(&s, &l);
     memcpy(prompt + 20, s.tokens + 2, 8 * sizeof *prompt);
     p = part_of(&s, 2, 8, 20);
     OK(inferscale_kv_check(l.kv, &p, prompt, 100));
