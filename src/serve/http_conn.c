@@ -82,7 +82,10 @@ static bool has_come(const is_conn *c)
     return ioctl(c->fd, FIONREAD, &n) == 0 && n > 0;
 }
 
-bool is_conns_make_room(struct is_http *h, const is_conn *newest, double silent_ms)
+static bool many(const struct is_http *h) { return h->n_open - h->n_cut > h->s->config->max_connections; }
+
+/* One connection that was silent for `silent_ms` goes for `newest`; false = there was none that may. */
+static bool make_room(struct is_http *h, const is_conn *newest, double silent_ms)
 {
     is_conn *worst = NULL;
     uint32_t most = h->peers[newest->peer].n; /* never from an address that has fewer than the newcomer's */
@@ -104,7 +107,7 @@ bool is_conns_make_room(struct is_http *h, const is_conn *newest, double silent_
 
 bool is_conn_spare(const struct is_http *h, is_conn *c)
 {
-    c->spare = c->spare && is_conns_many(h); /* somebody left, it is one of them now */
+    c->spare = c->spare && many(h); /* somebody left, it is one of them now */
     return c->spare;
 }
 
@@ -113,11 +116,9 @@ void is_conns_look_again(struct is_http *h)
     for (uint32_t i = 0; i < h->n_slots; i++) {
         is_conn *c = &h->conns[i];
         if (c->fd < 0 || c->cut || !is_conn_spare(h, c)) continue;
-        c->spare = !is_conns_make_room(h, c, HTTP_GRACE_MS);
+        c->spare = !make_room(h, c, HTTP_GRACE_MS);
     }
 }
-
-bool is_conns_many(const struct is_http *h) { return h->n_open - h->n_cut > h->s->config->max_connections; }
 
 void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what)
 {
@@ -136,7 +137,7 @@ void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum 
             h->n_open++;
             h->peers[c->peer].n++;
             /* This is the thread that reads: it is in the middle of no request. If nobody can go yet, the watcher looks again. */
-            c->spare = is_conns_many(h) && !is_conns_make_room(h, c, 0);
+            c->spare = many(h) && !make_room(h, c, 0);
             break;
         }
     } else if (*context) {

@@ -152,9 +152,6 @@ is_status is_conns_new(struct is_http *h);
 is_conn *is_conn_of(struct MHD_Connection *con);
 void is_conn_state(is_conn *c, conn_state state);                    /* under http->lock */
 bool is_conn_spare(const struct is_http *h, is_conn *c);             /* under http->lock: one of those beyond max_connections */
-bool is_conns_many(const struct is_http *h);                         /* the same: more than max_connections */
-/* The same. One connection that was silent for `silent_ms` goes for `newest`; false = there was none that may. */
-bool is_conns_make_room(struct is_http *h, const is_conn *newest, double silent_ms);
 void is_conns_look_again(struct is_http *h);                         /* the same; for those for whom nobody could go when they came */
 void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what);
 
