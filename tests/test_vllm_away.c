@@ -19,6 +19,15 @@ static bool wait_up(const vt_set *s, int i, bool up)
     return vt_up_of(s, i).up == up;
 }
 
+/* That it goes away and comes back is seen. */
+static void expect_watched(const vt_set *s, int i)
+{
+    fake_set(s->f[i], FAKE_LOADING);
+    assert_true(wait_up(s, i, false));
+    fake_set(s->f[i], FAKE_GOOD);
+    assert_true(wait_up(s, i, true));
+}
+
 /* Nobody needs to ask for anything. */
 static void who_dies_is_noticed_and_who_comes_back(void **state)
 {
@@ -56,10 +65,7 @@ static void one_that_hangs_is_no_bother(void **state)
     vt_start(&s, 3);
     FAKE_PUT(s.f[0], health_hangs, true);
     vt_nap(100);
-    fake_set(s.f[2], FAKE_LOADING);
-    assert_true(wait_up(&s, 2, false));
-    fake_set(s.f[2], FAKE_GOOD);
-    assert_true(wait_up(&s, 2, true));
+    expect_watched(&s, 2);
     FAKE_PUT(s.f[0], health_hangs, false);
     vt_stop(&s);
 }
@@ -86,10 +92,7 @@ static void one_that_is_silent_is_no_bother(void **state)
         }
         for (int k = 0; k < 1000 && fake_look(s.f[0]).hung <= before + (uint32_t)round; k++) vt_nap(10);
         assert_int_equal(fake_look(s.f[0]).hung, before + 1 + (uint32_t)round); /* the keeper waits for it now */
-        fake_set(s.f[2], FAKE_LOADING);
-        assert_true(wait_up(&s, 2, false));
-        fake_set(s.f[2], FAKE_GOOD);
-        assert_true(wait_up(&s, 2, true));
+        expect_watched(&s, 2);
         assert_int_equal(fake_look(s.f[0]).hung, before + 1 + (uint32_t)round); /* and did all the time */
         FAKE_PUT(s.f[0], op_hangs, 0);
         assert_true(wait_up(&s, 0, true));
