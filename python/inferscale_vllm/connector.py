@@ -21,6 +21,7 @@ from .scheduler import SchedulerSide
 from .worker import WorkerSide
 
 if TYPE_CHECKING:
+    import torch
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorMetadata
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
@@ -47,6 +48,10 @@ class InferScaleConnector(KVConnectorBase_V1):
             self.worker_side = WorkerSide(vllm_config, settings, get_pp_group().rank_in_group, get_tp_group().rank_in_group)
 
     # ---- worker ----------------------------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        if self.worker_side is not None:
+            self.worker_side.look()
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return self.worker_side.report() if self.worker_side is not None else None

@@ -23,8 +23,9 @@ def weights(config: VllmConfig) -> str:
     """Hex. RuntimeError with the reason if the weights cannot be identified."""
     model, load = config.model_config, str(config.load_config.load_format)
     if load == "dummy":
-        # Made up from a fixed seed for each tensor: the model's settings say everything.
-        return _digest({"dummy": _settings(model.hf_config), "seed": model.seed, "tp": config.parallel_config.tensor_parallel_size})
+        # Made up from a fixed seed for each tensor, on the device, whose generator is its own: these settings say everything.
+        return _digest({"dummy": _settings(model.hf_config), "seed": model.seed, "tp": config.parallel_config.tensor_parallel_size,
+                        "device": str(config.device_config.device_type)})
     files = weight_files(model.model, model.revision)
     with ThreadPoolExecutor(4) as pool:
         hashes = list(pool.map(_file_hash, files))

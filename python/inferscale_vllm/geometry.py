@@ -7,11 +7,13 @@ every capture checks again that the keys an engine stores are the rotated ones o
 from __future__ import annotations
 
 import gc
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from .library import PAIR_ADJACENT, PAIR_HALVES
 
@@ -85,8 +87,9 @@ def read_model(config: VllmConfig, tp_rank: int) -> LiveModel:
         return live
     try:
         parents = _parents()
+        ropes: dict[int, RopeShape] = {}
         for name, module in attention.items():
-            layer = _layer(name, module, parents.get(id(module)), config)
+            layer = _layer(name, module, parents.get(id(module)), config, ropes)
             if layer is not None:
                 live.layers.append(layer)
         live.n_params = _n_params(attention, parents)
@@ -127,7 +130,10 @@ def _is_one_of_many(config: VllmConfig) -> bool:
 
 def _parents() -> dict[int, Any]:
     """Module -> the module that holds it. vLLM gives a connector no model, only attention layers: the rest of a layer (its
-    rotary embedding) is found by looking for whoever holds it, once, when the worker starts."""
+    rotary embedding) is found by looking for whoever holds it, once, when the worker starts.
+
+    The garbage collector lists no object of a frozen heap (gc.freeze), and vLLM's GPU worker freezes it when it has warmed up.
+    So this has to run before that: see WorkerSide.look."""
     parents: dict[int, Any] = {}
     for found in gc.get_objects():
         if issubclass(type(found), torch.nn.Module):
@@ -145,7 +151,8 @@ def _n_params(attention: dict[str, Any], parents: dict[int, Any]) -> int:
     return sum(p.numel() for p in root.parameters()) if root is not None else 0
 
 
-def _layer(name: str, module: Any, parent: Any, config: VllmConfig) -> LiveLayer | None:
+def _layer(name: str, module: Any, parent: Any, config: VllmConfig, ropes: dict[int, RopeShape]) -> LiveLayer | None:
+    """ropes: shapes of the rotary embeddings seen so far, by id(). Most models share one among all layers."""
     from vllm.model_executor.layers.attention import Attention, MLAAttention
 
     mla = isinstance(module, MLAAttention)
@@ -166,10 +173,12 @@ def _layer(name: str, module: Any, parent: Any, config: VllmConfig) -> LiveLayer
     else:
         k_dim, v_dim, heads = module.head_size, module.head_size_v, module.num_kv_heads
         rot_begin, rot_dim = 0, rope.rotary_dim if rope is not None else 0
+    if rope is not None and id(rope) not in ropes:
+        ropes[id(rope)] = _rope_shape(rope)
     shape = LayerShape(
         index=_index(name), mla=mla, total_heads=1 if mla else _total_heads(heads, config), k_dim=k_dim, v_dim=v_dim,
         rot_begin=rot_begin if rot_dim else 0, rot_dim=rot_dim, window=int(module.sliding_window or 0),
-        rope=_rope_shape(rope) if rope is not None else None,
+        rope=ropes[id(rope)] if rope is not None else None,
     )
     return LiveLayer(name=name, shape=shape, module=module, rope=rope, n_heads=heads)
 
@@ -212,11 +221,27 @@ def _rope_shape(rope: Any) -> RopeShape:
     table = rope.cos_sin_cache
     if table.dim() != 2 or table.shape[1] != rope.rotary_dim:
         raise NotExact(f"rotary embedding {type(rope).__name__} has a table of shape {tuple(table.shape)}")
-    exact = rope._compute_cos_sin_cache().detach().to("cpu", torch.float64)[:2]
+    with _FirstPositions(int(table.shape[0]), rope.rotary_dim):
+        exact = rope._compute_cos_sin_cache().detach()[:2].to("cpu", torch.float64)
     half = rope.rotary_dim // 2
     mscale = float(exact[0, 0])
     w = torch.atan2(exact[1, half:], exact[1, :half])
     return RopeShape(w=tuple(w.tolist()), mscale=mscale, n_pos=int(table.shape[0]), adjacent=not rope.is_neox_style)
+
+
+class _FirstPositions(TorchFunctionMode):
+    """Inside, a rotary embedding's formula is computed for positions 0 and 1 only: its list of all positions, arange(n_pos), is
+    cut. The formula itself is the module's own, and its other numbers (some depend on n_pos) stay as they are. A formula that
+    makes its list in another way computes the whole table, as it would outside."""
+
+    def __init__(self, n_pos: int, dim: int) -> None:
+        super().__init__()
+        self.n_pos = n_pos if n_pos > max(dim, 2) else 0  # arange(n) with n up to dim counts pairs or dims
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is torch.arange and self.n_pos and len(args) == 1 and math.ceil(args[0]) == self.n_pos:
+            args = (2,)
+        return func(*args, **(kwargs or {}))
 
 
 def rope_table(rope: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -33,6 +33,7 @@ class WorkerSide:
         self.pp_rank, self.tp_rank = pp_rank, tp_rank
         self.library = load(settings.library)
         self.live = LiveModel(why_not="the model has not been looked at yet")
+        self.looked = False
         self.model: Model | None = None
         self.orders: StepOrders | None = None
         self.capture: Capture | None = None
@@ -43,9 +44,15 @@ class WorkerSide:
         self.stats = InferScaleStats()
         self.buffers: dict[tuple[int, int], torch.Tensor] = {}
 
+    def look(self) -> None:
+        """Looks at the live model, once, when weights and cache are there. The caches are registered before vLLM's GPU worker
+        freezes the heap, the handshake comes after it: then the modules could not be found any more."""
+        if not self.looked:
+            self.live, self.looked = read_model(self.config, self.tp_rank), True
+
     def report(self) -> WorkerReport:
-        """Looks at the live model; called when weights and cache are there."""
-        self.live = read_model(self.config, self.tp_rank)
+        """What the scheduler has to know of this worker, for the handshake."""
+        self.look()  # a runner that registered no caches before
         weights, identity = "", {}
         if not self.live.why_not:
             try:

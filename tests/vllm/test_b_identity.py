@@ -1,5 +1,7 @@
 """Identity: rows that a plain prefill computed, captured, stored, rotated and injected, give the log-probabilities of that prefill; rows
 that are wrong in one respect do not. All through the real engine, on models of every shape that it runs."""
+import gc
+
 import numpy
 import pytest
 from memory import ask, batch, difference, engine, part, prompt, rows_of, turned
@@ -25,6 +27,27 @@ def test_every_shape_in_fp32(dummy, folder, shape):
         wrong = ask(vllm, shifted, gateway.inject(shifted, [part(name, 0, 100, 0), part(name, 0, 89, 100)]))
         assert wrong.said["injected"] == 189
         assert difference(ask(vllm, shifted), wrong) > 1e-2  # the second copy never saw the first: an approximation, and not by accident equal
+
+
+@pytest.mark.parametrize("freeze", [True, False], ids=["frozen", "as-on-the-cpu"])
+def test_a_frozen_heap_hides_no_module(dummy, folder, monkeypatch, freeze):
+    """A GPU's worker freezes the heap before the handshake, and frozen objects are found by nobody. With it and without: the same layers."""
+    from inferscale_vllm.worker import WorkerSide
+    from support import engine as support
+    seen, report = [], WorkerSide.report
+
+    def counted(side):
+        seen.append(gc.get_freeze_count())
+        return report(side)
+    monkeypatch.setattr(support, "FREEZE", freeze)
+    monkeypatch.setattr(WorkerSide, "report", counted)
+    tokens = prompt(60, seed=13)
+    with engine(folder, dummy("llama")) as (vllm, gateway):
+        assert len(seen) == 1 and (seen[0] > 0) is freeze, seen
+        assert gateway.said["can_inject"], gateway.said["why_not"]
+        name, _ = gateway.capture(vllm, tokens)
+        got = ask(vllm, tokens, gateway.inject(tokens, [part(name, 0, 59, 0)]))
+        assert got.said["injected"] == 59 and difference(ask(vllm, tokens), got) <= 1e-4
 
 
 @pytest.mark.parametrize("shape", ["llama", "qwen3", "gemma3"])

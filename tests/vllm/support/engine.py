@@ -13,6 +13,23 @@ ground.here()
 import torch  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: E402
+from vllm.utils.gc_utils import freeze_gc_heap  # noqa: E402
+from vllm.v1.worker.cpu_worker import CPUWorker  # noqa: E402
+
+# A worker of a GPU freezes the heap when it has warmed up, before the handshake with its connector; one of the CPU does not. Engines of
+# this process do as those of a GPU, unless this is "0"; the servers of support/process.py are left as they are.
+FREEZE = os.environ.get("INFERSCALE_TEST_FREEZE", "1") != "0"
+_warm_up = CPUWorker.compile_or_warm_up_model
+
+
+def _warm_up_as_on_a_gpu(worker):
+    times = _warm_up(worker)
+    if FREEZE:
+        freeze_gc_heap()
+    return times
+
+
+CPUWorker.compile_or_warm_up_model = _warm_up_as_on_a_gpu
 
 
 def connector(class_name, module, policy="recompute", **extra):
