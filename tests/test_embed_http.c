@@ -27,8 +27,12 @@ enum { DIM = 5 };
 typedef enum mood {
     GOOD, SHUFFLED, DENIED, MISSING, BUSY_ONCE, REDIRECT, NOT_JSON, WRONG_COUNT, WRONG_DIM, ZERO, TEXT_VALUES, HUGE_BODY,
         HANG_UP,
-    DOUBLE_INDEX, NO_INDEX
+    DOUBLE_INDEX, NO_INDEX,
+    SILENT,                             /* accepts, reads nothing, answers nothing */
+    TOGETHER                            /* answers when all of TOGETHER_N requests are there */
 } mood;
+
+enum { TOGETHER_N = 12 };
 
 typedef struct server {
     int fd, port;
@@ -36,6 +40,7 @@ typedef struct server {
     pthread_mutex_t lock;               /* of what follows; held while a request is answered */
     mood mood;
     int requests, texts, largest;       /* seen; read after a call has returned */
+    int open[64], n_open;               /* connections of SILENT, closed at the end; run_server's own */
     char authorization[200], model[100];
 } server;
 
@@ -135,6 +140,23 @@ static void serve(server *s, int fd, char *request, char *body)
     free(good);
 }
 
+static void *take_one(void *ctx);
+
+typedef struct visit { server *s; int fd; pthread_t thread; } visit;
+
+/* Each connection in a thread of its own. */
+static void take_together(server *s, int fd)
+{
+    static visit visits[TOGETHER_N];
+    static int n;
+
+    visits[n] = (visit){ .s = s, .fd = fd };
+    if (++n < TOGETHER_N) return;
+    for (n = 0; n < TOGETHER_N; n++) pthread_create(&visits[n].thread, NULL, take_one, &visits[n]);
+    for (n = 0; n < TOGETHER_N; n++) pthread_join(visits[n].thread, NULL);
+    n = 0;
+}
+
 /* Reads one request whole and answers it. */
 static void take(server *s, int fd)
 {
@@ -159,15 +181,42 @@ static void take(server *s, int fd)
     is_buf_free(&b);
 }
 
+static void *take_one(void *ctx)
+{
+    visit *v = ctx;
+
+    take(v->s, v->fd);
+    close(v->fd);
+    return NULL;
+}
+
+static mood mood_of(server *s)
+{
+    mood m;
+
+    pthread_mutex_lock(&s->lock);
+    m = s->mood;
+    if (m == SILENT) s->requests++;
+    pthread_mutex_unlock(&s->lock);
+    return m;
+}
+
 static void *run_server(void *ctx)
 {
     server *s = ctx;
     for (;;) {
         int fd = accept(s->fd, NULL, NULL);
-        if (fd < 0) return NULL; /* shut down */
-        take(s, fd);
-        close(fd);
+        mood m = fd < 0 ? GOOD : mood_of(s);
+        if (fd < 0) break; /* shut down */
+        if (m == SILENT && s->n_open < 64) s->open[s->n_open++] = fd;
+        else if (m == TOGETHER) take_together(s, fd);
+        else {
+            take(s, fd);
+            close(fd);
+        }
     }
+    while (s->n_open) close(s->open[--s->n_open]);
+    return NULL;
 }
 
 static int start(void **state)
@@ -390,6 +439,88 @@ static void failures_while_embedding(void **state)
     }
 }
 
+typedef struct asker {
+    is_embedder *e;
+    pthread_t thread;
+    float out[DIM];
+    volatile int cancel;
+    is_status status;
+    char why[300];
+} asker;
+
+static void *ask(void *ctx)
+{
+    static const char *const text = "gamma";
+    asker *a = ctx;
+
+    a->status = is_embedder_embed_until(a->e, &text, 1, a->out, &a->cancel);
+    snprintf(a->why, sizeof a->why, "%s", a->status == INFERSCALE_OK ? "" : is_error());
+    return NULL;
+}
+
+/* The server answers none of them before it has all: a lock held over a request would keep the second from coming. */
+static void requests_go_out_together(void **state)
+{
+    server *s = *state;
+    asker askers[TOGETHER_N] = { 0 };
+    is_embedder *e;
+
+    OK(open_it(s, "/v1#m", NULL, &e));
+    be(s, TOGETHER);
+    for (int i = 0; i < TOGETHER_N; i++) {
+        askers[i].e = e;
+        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask, &askers[i]), 0);
+    }
+    for (int i = 0; i < TOGETHER_N; i++) {
+        pthread_join(askers[i].thread, NULL);
+        if (askers[i].status != INFERSCALE_OK) print_message("%s\n", askers[i].why);
+        assert_int_equal(askers[i].status, INFERSCALE_OK);
+        check_vector(askers[i].out, "gamma");
+    }
+    settle(s);
+    assert_int_equal(s->requests, TOGETHER_N);
+    is_embedder_close(e);
+}
+
+/* An endpoint that accepts and never answers: opening and asking end by themselves, and a caller that is cancelled ends at once. The
+ * watchdog of the whole is the test runner's: each of these used to take two minutes. */
+static void a_silent_server_is_not_waited_for(void **state)
+{
+    server *s = *state;
+    char url[200];
+    is_embedder_plug plug = { .plugin_dir = plugins(), .spec = url, .wait_ms = 300 };
+    asker a = { 0 };
+    is_embedder *e;
+
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1#m", s->port);
+    be(s, SILENT);
+    FAILS(E_ENGINE, is_embedder_open_with(&plug, &e));
+    expect("did not answer in time");
+    be(s, GOOD);
+    OK(is_embedder_open_with(&plug, &e));
+    be(s, SILENT);
+    a.e = e;
+    ask(&a);
+    assert_int_equal(a.status, INFERSCALE_E_ENGINE);
+    assert_non_null(strstr(a.why, "did not answer in time"));
+    is_embedder_close(e);
+    be(s, GOOD);
+    plug.wait_ms = 3600 * 1000;              /* now nothing but the flag can end it */
+    OK(is_embedder_open_with(&plug, &e));
+    be(s, SILENT);
+    a.e = e;
+    assert_int_equal(pthread_create(&a.thread, NULL, ask, &a), 0);
+    for (int seen = 0; !seen;) {
+        pthread_mutex_lock(&s->lock);
+        seen = s->requests;
+        pthread_mutex_unlock(&s->lock);
+    }
+    __atomic_store_n(&a.cancel, 1, __ATOMIC_RELEASE);
+    pthread_join(a.thread, NULL);
+    assert_int_equal(a.status, INFERSCALE_E_CANCELLED);
+    is_embedder_close(e);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, start, stop)
 
 int main(void)
@@ -397,7 +528,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(vectors_come_in_order),     TEST(no_key_no_header),             TEST(fingerprint_is_url_model_dimensions),
         TEST(texts_are_checked_and_cut), TEST(a_busy_server_is_asked_again), TEST(failures_at_opening),
-        TEST(failures_while_embedding),
+        TEST(failures_while_embedding),  TEST(requests_go_out_together),     TEST(a_silent_server_is_not_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

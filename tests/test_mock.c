@@ -505,18 +505,18 @@ static void test_embedder(void **state)
 
     KIT_OK(is_plugin_load(NULL, "mock", &plugin));
     assert_non_null(plugin->embedder);
-    KIT_OK(plugin->embedder->open("mock:", NULL, 1, &e));
-    KIT_OK(plugin->embedder->open("mock:id=9,fail-embed=1", NULL, 1, &other));
+    KIT_OK(plugin->embedder->open(&(is_embedder_opts){ .spec = "mock:" }, &e));
+    KIT_OK(plugin->embedder->open(&(is_embedder_opts){ .spec = "mock:id=9,fail-embed=1" }, &other));
     assert_int_equal(plugin->embedder->dim(e), 64);
     plugin->embedder->fingerprint(e, fp[0]);
     plugin->embedder->fingerprint(other, fp[1]);
     assert_memory_not_equal(fp[0], fp[1], IS_HASH_BYTES);
-    KIT_OK(plugin->embedder->embed(e, texts, 4, v, NULL, NULL));
+    KIT_OK(plugin->embedder->embed(e, texts, 4, v, &(is_embed_call){ 0 }));
     for (int i = 0; i < 4; i++) assert_true(dot(v + 64 * i, v + 64 * i) > 0.9999 && dot(v + 64 * i, v + 64 * i) < 1.0001);
     assert_true(dot(v, v + 64) > 0.4);
     assert_true(dot(v, v + 128) < dot(v, v + 64) - 0.2);
-    KIT_FAILS(INFERSCALE_E_INVALID, plugin->embedder->embed(e, blank, 2, v, NULL, NULL));
-    KIT_FAILS(INFERSCALE_E_ENGINE, plugin->embedder->embed(other, texts, 1, v, NULL, NULL));
+    KIT_FAILS(INFERSCALE_E_INVALID, plugin->embedder->embed(e, blank, 2, v, &(is_embed_call){ 0 }));
+    KIT_FAILS(INFERSCALE_E_ENGINE, plugin->embedder->embed(other, texts, 1, v, &(is_embed_call){ 0 }));
     plugin->embedder->close(other);
     plugin->embedder->close(e);
 }

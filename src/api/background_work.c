@@ -96,8 +96,7 @@ static is_status embed(is_background *b, const is_partition *p, const inferscale
 
     for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++)
         if (!(texts[i] = is_dense_text(&items->items[i]))) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for a text");
-    if (st == INFERSCALE_OK) st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, b->is->gate);
-    if (st == INFERSCALE_E_BUSY) st = on_busy(b);
+    if (st == INFERSCALE_OK) st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, &b->stop);
     if (st == INFERSCALE_OK && items->n) st = is_vectors_store(b->bank, p, b->is->embedder, items, vecs);
     for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
     is_free(vecs);

@@ -54,7 +54,7 @@ static is_status embed_items(work *w, const inferscale_list *items)
         texts[i] = is_dense_text(&items->items[i]);
         if (!texts[i]) st = is_fail(INFERSCALE_E_NOMEM, "out of memory");
     }
-    if (st == INFERSCALE_OK && items->n) st = is_embedder_embed(w->is->embedder, (const char *const *)texts, items->n, vecs);
+    if (st == INFERSCALE_OK && items->n) st = is_embedder_embed_background(w->is->embedder, (const char *const *)texts, items->n, vecs, NULL);
     if (st == INFERSCALE_OK) st = is_vectors_store(w->is->bank, &w->p, w->is->embedder, items, vecs);
     for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
     is_free(vecs);

@@ -45,7 +45,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 14, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
+enum { IS_ENGINE_ABI = 15, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -280,17 +280,30 @@ typedef struct is_embed_size {
     const char *unit;        /* "tokens" or "bytes" */
 } is_embed_size;
 
+typedef struct is_embedder_opts {
+    const char *spec;        /* a GGUF path, or a URL */
+    const char *key;         /* API key; NULL = none */
+    uint32_t n_threads;      /* 0 = physical cores */
+    uint32_t wait_ms;        /* embedders elsewhere: how long the first byte of an answer may take; 0 = the plug-in's patience */
+    const volatile int *cancel; /* polled while it opens: non-zero = E_CANCELLED. NULL = none; not used later */
+} is_embedder_opts;
+
+typedef struct is_embed_call {
+    const volatile int *cancel, *stop; /* polled; either non-zero = E_CANCELLED within milliseconds. NULL = none */
+    uint32_t wait_ms;        /* as in is_embedder_opts, for this call */
+    uint64_t n_tokens;       /* out: += the tokens that were embedded, in its own count; 0 where that is not known */
+    size_t n_done;           /* out: the vectors of the first n_done texts are there, also when the call failed */
+} is_embed_call;
+
 typedef struct is_embedder_vtable {
     const char *name;
-    /* spec: a GGUF path, or a URL; key: API key or NULL; n_threads 0 = physical cores. */
-    is_status (*open)(const char *spec, const char *key, uint32_t n_threads, void **impl);
+    bool remote;             /* computes elsewhere: embed and measure may be called by any thread, many at once. Else one at a time */
+    is_status (*open)(const is_embedder_opts *opts, void **impl);
     void (*close)(void *impl);
     uint32_t (*dim)(void *impl);
     void (*fingerprint)(void *impl, uint8_t out[IS_HASH_BYTES]); /* equal fingerprints = interchangeable vectors */
-    /* n texts -> out[n][dim], L2-normalised. Texts are cut to the model's length. Blank text is E_INVALID. cancel (may be NULL) is
-     * polled; non-zero = E_CANCELLED within milliseconds. *n_tokens (may be NULL) += the tokens that were embedded, in its own count; 0
-     * where that is not known. */
-    is_status (*embed)(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens, const volatile int *cancel);
+    /* n texts -> out[n][dim], L2-normalised. Texts are cut to the model's length. Blank text is E_INVALID. */
+    is_status (*embed)(void *impl, const char *const *texts, size_t n, float *out, is_embed_call *call);
     /* How long a text is and how much of it is embedded, without embedding it. */
     is_status (*measure)(void *impl, const char *text, is_embed_size *out);
 } is_embedder_vtable;

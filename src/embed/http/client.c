@@ -7,11 +7,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 enum {
-    CONNECT_MS = 10000,
+    CONNECT_MS = 3000,
     TOTAL_MS = 120000,
+    STALL_MS = 10000,            /* an answer that has begun may stand still for so long */
     MAX_RESPONSE = 64 << 20,
     TRIES = 3,
     MAX_WAIT_S = 10,             /* however long the server asks us to wait */
@@ -24,7 +26,10 @@ struct http_client {
     struct curl_slist *headers;
     char *url;                   /* as given, for messages: without user and password (refused by the caller) */
     char error[CURL_ERROR_SIZE];
-    const volatile int *cancel;  /* of the call in progress; NULL = none */
+    const http_call *call;       /* in progress */
+    is_buf *response;            /* its answer */
+    double until_ms;             /* by then the next byte of its answer must be there (is_now_ms) */
+    bool late;                   /* it was not */
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -37,15 +42,35 @@ static void init(void)
 
 static size_t on_data(char *p, size_t size, size_t n, void *ctx)
 {
-    is_buf *b = ctx;
+    http_client *c = ctx;
     (void)size;
-    is_buf_add(b, p, n);
-    return is_buf_ok(b) ? n : 0; /* past the limit: stop the transfer */
+    is_buf_add(c->response, p, n);
+    c->until_ms = is_now_ms() + STALL_MS;
+    return is_buf_ok(c->response) ? n : 0; /* past the limit: stop the transfer */
+}
+
+static size_t on_header(char *p, size_t size, size_t n, void *ctx)
+{
+    http_client *c = ctx;
+
+    (void)p;
+    c->until_ms = is_now_ms() + STALL_MS;
+    return size * n;
+}
+
+static bool is_set(const volatile int *flag)
+{
+    return flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+
+bool http_call_off(const http_call *call)
+{
+    return is_set(call->cancel) || is_set(call->stop);
 }
 
 static bool cancelled(const http_client *c)
 {
-    return c->cancel && __atomic_load_n(c->cancel, __ATOMIC_ACQUIRE);
+    return http_call_off(c->call);
 }
 
 static is_status add_header(http_client *c, const char *line)
@@ -97,6 +122,9 @@ is_status http_client_new(const char *url, const char *key, http_client **out)
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, (long)TOTAL_MS);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
+    curl_easy_setopt(c->curl, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(c->curl, CURLOPT_HEADERDATA, c);
     curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, c->error);
     curl_easy_setopt(c->curl, CURLOPT_USERAGENT, "inferscale/" INFERSCALE_VERSION);
     *out = c;
@@ -115,7 +143,7 @@ void http_client_free(http_client *c)
 
 static is_status explain(http_client *c, CURLcode rc, const is_buf *response)
 {
-    const char *why = c->error[0] ? c->error : curl_easy_strerror(rc);
+    const char *why = c->late ? "no byte of an answer came" : c->error[0] ? c->error : curl_easy_strerror(rc);
 
     if (rc == CURLE_WRITE_ERROR && response->failed)
         return is_fail(INFERSCALE_E_ENGINE, "%s answered more than %d MiB; check that it is an embeddings endpoint", c->url,
@@ -128,20 +156,32 @@ static is_status explain(http_client *c, CURLcode rc, const is_buf *response)
     return is_fail(INFERSCALE_E_ENGINE, "cannot reach the embedder at %s (%s); start it, or check the address", c->url, why);
 }
 
-/* curl_easy_perform that looks at the cancel flag every few milliseconds: curl's own progress callback comes once a second on a
- * connection that is silent. */
+/* How long to wait for something to happen before the clock and the flags are looked at again. */
+static int poll_ms(const http_client *c)
+{
+    const double left = c->until_ms - is_now_ms();
+
+    if (c->call->cancel || c->call->stop) return POLL_MS;
+    return left < 1 ? 1 : left > 1000 ? 1000 : (int)left;
+}
+
+/* curl_easy_perform that looks at the flags every few milliseconds (curl's own progress callback comes once a second on a
+ * connection that is silent), and that waits for each byte of the answer no longer than it may. */
 static CURLcode perform(http_client *c)
 {
     CURLMcode mc = curl_multi_add_handle(c->multi, c->curl);
     CURLcode rc = CURLE_ABORTED_BY_CALLBACK;
     int running = 1, left;
 
-    while (mc == CURLM_OK && running && !cancelled(c)) {
+    c->late = false;
+    while (mc == CURLM_OK && running && !c->late && !cancelled(c)) {
         mc = curl_multi_perform(c->multi, &running);
-        if (mc == CURLM_OK && running) mc = curl_multi_poll(c->multi, NULL, 0, c->cancel ? POLL_MS : 1000, NULL);
+        c->late = running && is_now_ms() >= c->until_ms;
+        if (mc == CURLM_OK && running && !c->late) mc = curl_multi_poll(c->multi, NULL, 0, poll_ms(c), NULL);
     }
     for (CURLMsg *m; (m = curl_multi_info_read(c->multi, &left));)
         if (m->msg == CURLMSG_DONE) rc = m->data.result;
+    if (c->late) rc = CURLE_OPERATION_TIMEDOUT;
     if (mc != CURLM_OK) rc = mc == CURLM_OUT_OF_MEMORY ? CURLE_OUT_OF_MEMORY : CURLE_FAILED_INIT;
     curl_multi_remove_handle(c->multi, c->curl);
     return rc;
@@ -152,17 +192,16 @@ static is_status was_cancelled(void)
     return is_fail(INFERSCALE_E_CANCELLED, "cancelled while texts were embedded; embed them again");
 }
 
-static is_status post_once(http_client *c, const char *body, long *code, is_buf *response)
+static is_status post_once(http_client *c, const char *body, long *code)
 {
-    is_buf_clear(response);
-    response->max = MAX_RESPONSE;
+    is_buf_clear(c->response);
+    c->response->max = MAX_RESPONSE;
     c->error[0] = 0;
-    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, response);
     curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, body);
     curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
     CURLcode rc = perform(c);
     if (rc != CURLE_OK && cancelled(c)) return was_cancelled();
-    if (rc != CURLE_OK) return explain(c, rc, response);
+    if (rc != CURLE_OK) return explain(c, rc, c->response);
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, code);
     return INFERSCALE_OK;
 }
@@ -178,25 +217,33 @@ static bool pause_ms(const http_client *c, long ms)
     return !cancelled(c);
 }
 
-static is_status post(http_client *c, const char *body, long *code, is_buf *response)
+static is_status post(http_client *c, const char *body, long *code)
 {
-    for (int attempt = 1;; attempt++) {
-        curl_off_t wait = 0;
+    const double until = is_now_ms() + (c->call->wait_ms ? c->call->wait_ms : HTTP_PATIENCE_MS);
 
-        IS_TRY(post_once(c, body, code, response));
+    for (int attempt = 1;; attempt++) {
+        curl_off_t asked = 0;
+        long ms;
+
+        c->until_ms = until;
+        IS_TRY(post_once(c, body, code));
         if ((*code != 429 && *code != 503) || attempt == TRIES) return INFERSCALE_OK;
-        curl_easy_getinfo(c->curl, CURLINFO_RETRY_AFTER, &wait);
-        if (wait > MAX_WAIT_S) wait = MAX_WAIT_S;
-        if (!pause_ms(c, wait > 0 ? (long)wait * 1000 : 200L * attempt)) return was_cancelled();
+        curl_easy_getinfo(c->curl, CURLINFO_RETRY_AFTER, &asked);
+        if (asked > MAX_WAIT_S) asked = MAX_WAIT_S;
+        ms = asked > 0 ? (long)asked * 1000 : 200L * attempt;
+        if (is_now_ms() + (double)ms >= until) return INFERSCALE_OK; /* its caller cannot wait for that */
+        if (!pause_ms(c, ms)) return was_cancelled();
     }
 }
 
-is_status http_client_post(http_client *c, const char *body, long *code, is_buf *response, const volatile int *cancel)
+is_status http_client_post(http_client *c, const char *body, long *code, is_buf *response, const http_call *call)
 {
     is_status st;
 
-    c->cancel = cancel;
-    st = post(c, body, code, response);
-    c->cancel = NULL;
+    c->call = call;
+    c->response = response;
+    st = post(c, body, code);
+    c->call = NULL;
+    c->response = NULL;
     return st;
 }

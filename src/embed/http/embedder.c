@@ -8,17 +8,18 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "embed/http/client.h"
+#include "embed/http/pool.h"
 #include "engine/entry.h"
 
 enum {
     BATCH = 64,
     MAX_DIM = 65536,
+    MORE_TEXTS = 10,             /* so many more texts make the limit for the first byte twice as long */
     MAX_TEXT = 8000,             /* bytes: at most as many tokens, under the 8,191 of OpenAI's models */
 };
 
 typedef struct embedder {
-    http_client *client;
+    http_pool *pool;
     char *url, *model;           /* url: {base}/embeddings */
     uint32_t dim;
     uint8_t fingerprint[IS_HASH_BYTES];
@@ -33,7 +34,7 @@ static void embedder_close(void *impl)
 {
     embedder *e = impl;
     if (!e) return;
-    http_client_free(e->client);
+    http_pool_free(e->pool);
     is_free(e->url);
     is_free(e->model);
     is_free(e);
@@ -177,10 +178,16 @@ static is_status read_data(const embedder *e, const json_t *data, size_t n, uint
     return INFERSCALE_OK;
 }
 
-/* *n_tokens (may be NULL) += what the endpoint says that it has counted. */
-static is_status request(embedder *e, const char *const *texts, size_t n, uint32_t *dim, float *out, uint64_t *n_tokens,
-                         const volatile int *cancel)
+/* The call's limit is for one text; the endpoint may take more time for more. */
+static uint32_t wait_ms(const is_embed_call *call, size_t n)
 {
+    return call->wait_ms + (uint32_t)(n - 1) * (call->wait_ms / MORE_TEXTS);
+}
+
+/* call->n_tokens += what the endpoint says that it has counted. */
+static is_status request(const embedder *e, const char *const *texts, size_t n, uint32_t *dim, float *out, is_embed_call *call)
+{
+    const http_call how = { .cancel = call->cancel, .stop = call->stop, .wait_ms = call->wait_ms ? wait_ms(call, n) : 0 };
     is_buf response = IS_BUF_INIT, body = IS_BUF_INIT;
     json_error_t error;
     json_t *root = NULL;
@@ -188,7 +195,7 @@ static is_status request(embedder *e, const char *const *texts, size_t n, uint32
     is_status st;
 
     IS_TRY_GOTO(st, end, make_body(e, texts, n, &body));
-    IS_TRY_GOTO(st, end, http_client_post(e->client, (const char *)body.data, &code, &response, cancel));
+    IS_TRY_GOTO(st, end, http_pool_post(e->pool, (const char *)body.data, &code, &response, &how));
     if (code != 200) IS_TRY_GOTO(st, end, refused(e, code, &response));
     root = json_loadb(response.data ? (const char *)response.data : "", response.len, 0, &error);
     if (!root)
@@ -197,7 +204,7 @@ static is_status request(embedder *e, const char *const *texts, size_t n, uint32
                          error.text);
     else st = read_data(e, json_object_get(root, "data"), n, dim, out);
     json_int_t counted = json_integer_value(json_object_get(json_object_get(root, "usage"), "prompt_tokens"));
-    if (st == INFERSCALE_OK && n_tokens && counted > 0) *n_tokens += (uint64_t)counted;
+    if (st == INFERSCALE_OK && counted > 0) call->n_tokens += (uint64_t)counted;
 end:
     json_decref(root);
     is_buf_free(&body);
@@ -219,18 +226,18 @@ static is_status make_fingerprint(embedder *e)
     return INFERSCALE_OK;
 }
 
-static is_status embedder_open(const char *spec, const char *key, uint32_t n_threads, void **impl)
+static is_status embedder_open(const is_embedder_opts *o, void **impl)
 {
+    is_embed_call call = { .cancel = o->cancel, .wait_ms = o->wait_ms };
     static const char *const probe[] = {"dimensions"};
     embedder *e = is_calloc(1, sizeof *e);
     is_status st;
 
-    (void)n_threads;
     *impl = NULL;
     if (!e) return no_memory();
-    IS_TRY_GOTO(st, failed, read_spec(e, spec));
-    IS_TRY_GOTO(st, failed, http_client_new(e->url, key, &e->client));
-    IS_TRY_GOTO(st, failed, request(e, probe, 1, &e->dim, NULL, NULL, NULL));
+    IS_TRY_GOTO(st, failed, read_spec(e, o->spec));
+    IS_TRY_GOTO(st, failed, http_pool_new(e->url, o->key, &e->pool));
+    IS_TRY_GOTO(st, failed, request(e, probe, 1, &e->dim, NULL, &call));
     IS_TRY_GOTO(st, failed, make_fingerprint(e));
     *impl = e;
     return INFERSCALE_OK;
@@ -249,16 +256,20 @@ static void embedder_fingerprint(void *impl, uint8_t out[IS_HASH_BYTES])
     memcpy(out, ((embedder *)impl)->fingerprint, IS_HASH_BYTES);
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens,
-                                const volatile int *cancel)
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, is_embed_call *call)
 {
-    embedder *e = impl;
+    const embedder *e = impl;
+    uint32_t dim = e->dim;
 
     for (size_t i = 0; i < n; i++)
         if (is_utf8_blank(texts[i], strlen(texts[i])))
             return is_fail(INFERSCALE_E_INVALID, "text %zu is blank and has no meaning to embed; leave it out", i + 1);
-    for (size_t i = 0; i < n; i += BATCH)
-        IS_TRY(request(e, texts + i, n - i < BATCH ? n - i : BATCH, &e->dim, out + i * e->dim, n_tokens, cancel));
+    for (size_t i = 0; i < n; i = call->n_done) {
+        size_t some = n - i < BATCH ? n - i : BATCH;
+
+        IS_TRY(request(e, texts + i, some, &dim, out + i * dim, call));
+        call->n_done = i + some;
+    }
     return INFERSCALE_OK;
 }
 
@@ -274,6 +285,7 @@ static is_status embedder_measure(void *impl, const char *text, is_embed_size *o
 
 static const is_embedder_vtable vtable = {
     .name = "http",
+    .remote = true,
     .open = embedder_open,
     .close = embedder_close,
     .dim = embedder_dim,

@@ -28,7 +28,7 @@ typedef struct embedder {
     uint8_t fingerprint[IS_HASH_BYTES];
     llama_token *tokens;        /* [EMBED_BYTES + 16] scratch of the tokeniser */
     struct llama_batch batch;
-    const volatile int *cancel; /* of the call in progress; NULL = none */
+    is_embed_call *call;        /* in progress; NULL = none */
 } embedder;
 
 static void embedder_close(void *impl)
@@ -79,12 +79,17 @@ static is_status load_model(embedder *e, const char *path)
     return INFERSCALE_OK;
 }
 
+static bool is_set(const volatile int *flag)
+{
+    return flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+
 /* ggml's abort callback. */
 static bool embedder_abort(void *impl)
 {
     const embedder *e = impl;
 
-    return e->cancel && __atomic_load_n(e->cancel, __ATOMIC_ACQUIRE);
+    return e->call && (is_set(e->call->cancel) || is_set(e->call->stop));
 }
 
 static is_status make_context(embedder *e, const char *path, uint32_t n_threads)
@@ -152,19 +157,18 @@ static is_status first_text(embedder *e, const char *path)
     return is_fail(INFERSCALE_E_MODEL, "%s: %s", path, why);
 }
 
-static is_status embedder_open(const char *spec, const char *key, uint32_t n_threads, void **impl)
+static is_status embedder_open(const is_embedder_opts *o, void **impl)
 {
     embedder *e = is_calloc(1, sizeof *e);
     is_status st;
 
-    (void)key;
     *impl = NULL;
     if (!e) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the embedder; free some and try again");
-    IS_TRY_GOTO(st, failed, load_model(e, spec));
-    IS_TRY_GOTO(st, failed, make_context(e, spec, n_threads));
-    IS_TRY_GOTO(st, failed, make_fingerprint(e, spec));
-    IS_TRY_GOTO(st, failed, first_text(e, spec));
-    if (!n_threads) e->fit_threads = (uint32_t)llama_n_threads(e->ctx);
+    IS_TRY_GOTO(st, failed, load_model(e, o->spec));
+    IS_TRY_GOTO(st, failed, make_context(e, o->spec, o->n_threads));
+    IS_TRY_GOTO(st, failed, make_fingerprint(e, o->spec));
+    IS_TRY_GOTO(st, failed, first_text(e, o->spec));
+    if (!o->n_threads) e->fit_threads = (uint32_t)llama_n_threads(e->ctx);
     *impl = e;
     return INFERSCALE_OK;
 failed:
@@ -251,7 +255,7 @@ static is_status run_batch(embedder *e, uint32_t n_seqs, float *out)
     return INFERSCALE_OK;
 }
 
-static is_status embed_texts(embedder *e, const char *const *texts, size_t n, float *out, uint64_t *total)
+static is_status embed_texts(embedder *e, const char *const *texts, size_t n, float *out, is_embed_call *call)
 {
     uint32_t waiting = 0;
 
@@ -259,25 +263,27 @@ static is_status embed_texts(embedder *e, const char *const *texts, size_t n, fl
     for (size_t i = 0; i < n; i++) {
         uint32_t n_tokens = 0, whole;
         IS_TRY(tokenize(e, texts[i], &n_tokens, &whole));
-        if (total) *total += n_tokens;
+        call->n_tokens += n_tokens;
         if (waiting == EMBED_SEQS || (uint32_t)e->batch.n_tokens + n_tokens > EMBED_BATCH) {
             IS_TRY(run_batch(e, waiting, out + (i - waiting) * e->dim));
             waiting = 0;
+            call->n_done = i;
         }
         add_sequence(e, n_tokens, waiting++);
     }
-    return waiting ? run_batch(e, waiting, out + (n - waiting) * e->dim) : INFERSCALE_OK;
+    if (waiting) IS_TRY(run_batch(e, waiting, out + (n - waiting) * e->dim));
+    call->n_done = n;
+    return INFERSCALE_OK;
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens,
-                                const volatile int *cancel)
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, is_embed_call *call)
 {
     embedder *e = impl;
     is_status st;
 
-    e->cancel = cancel;
-    st = embed_texts(e, texts, n, out, n_tokens);
-    e->cancel = NULL;
+    e->call = call;
+    st = embed_texts(e, texts, n, out, call);
+    e->call = NULL;
     return st;
 }
 

@@ -18,6 +18,8 @@
  *   slow=MS             each decode (a step's or a capture's batch of tokens) takes that long; cancel is polled meanwhile
  *   ctx=N, id=N, dim=N  context size; another model (fingerprint and rows); the embedder's dimension
  *   most=N              the embedder takes N words of a text
+ *   embed-log=FILE      every text that the embedder begins is a line of it (its first 40 bytes)
+ *   embed-gate=FILE     the embedder computes as many texts in all as FILE has bytes, and waits meanwhile; cancel is polled
  *   nochat              no chat template: a plain one is used
  *   lenient             rows that no capture made are accepted, and spoil the logits
  *   garble              composed rows are damaged before they are checked: the check must notice
@@ -59,6 +61,7 @@ typedef struct mock_opts {
     char late[24];           /* "" = nothing is late */
     char witness[512];       /* "" = nobody watches */
     char steps[512];         /* likewise */
+    char embed_log[512], embed_gate[512]; /* likewise */
 } mock_opts;
 
 typedef struct mock {
@@ -88,6 +91,7 @@ is_status mock_opts_parse(const char *path, mock_opts *out);
 is_status mock_call(mock_opts *opt, int call);
 /* Waits as a decode would; E_CANCELLED as soon as *cancel is set. */
 is_status mock_decode_time(const mock_opts *opt, uint32_t n_tokens, uint32_t batch, const volatile int *cancel);
+is_status mock_embed_time(const mock_opts *opt, const volatile int *cancel, const volatile int *stop);
 is_status mock_inject_time(const mock_opts *opt, const volatile int *cancel, const volatile int *stop);
 is_status mock_load_time(const mock_opts *o, const volatile int *cancel);
 is_status mock_step_time(const mock_opts *opt, const is_lane *lanes, size_t n); /* E_CANCELLED as soon as all are */

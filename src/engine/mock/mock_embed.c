@@ -3,20 +3,26 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
 
-typedef struct embedder { mock_opts opt; } embedder;
+typedef struct embedder {
+    mock_opts opt;
+    uint64_t n_begun;        /* texts */
+} embedder;
 
-static is_status embedder_open(const char *spec, const char *key, uint32_t n_threads, void **impl)
+static is_status embedder_open(const is_embedder_opts *o, void **impl)
 {
     embedder *e = is_calloc(1, sizeof *e);
 
     *impl = NULL;
     if (!e) return is_fail(INFERSCALE_E_NOMEM, "mock: no memory for an embedder; free some and try again");
-    is_status st = mock_opts_parse(spec, &e->opt);
+    is_status st = mock_opts_parse(o->spec, &e->opt);
     if (st != INFERSCALE_OK) is_free(e);
     else *impl = e;
     return st;
@@ -81,8 +87,39 @@ static uint32_t embed_one(const embedder *e, const char *text, float *out)
     return words;
 }
 
-static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, uint64_t *n_tokens,
-                                const volatile int *cancel)
+static bool is_set(const volatile int *flag)
+{
+    return flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+
+static void note(const embedder *e, const char *text)
+{
+    FILE *f = e->opt.embed_log[0] ? fopen(e->opt.embed_log, "ae") : NULL;
+
+    if (!f) return;
+    fprintf(f, "%.40s\n", text);
+    fclose(f);
+}
+
+/* One text at a time, and as many in all as the gate's file has bytes. */
+static is_status pass_gate(embedder *e, const char *text, const is_embed_call *call)
+{
+    const struct timespec ms = { 0, 1000000 };
+    struct stat size;
+
+    note(e, text);
+    e->n_begun++;
+    while (e->opt.embed_gate[0] && (stat(e->opt.embed_gate, &size) || (uint64_t)size.st_size < e->n_begun)) {
+        if (is_set(call->cancel) || is_set(call->stop)) {
+            e->n_begun--;
+            return is_fail(INFERSCALE_E_CANCELLED, "mock: cancelled while texts were embedded; embed them again");
+        }
+        nanosleep(&ms, NULL);
+    }
+    return INFERSCALE_OK;
+}
+
+static is_status embedder_embed(void *impl, const char *const *texts, size_t n, float *out, is_embed_call *call)
 {
     embedder *e = impl;
 
@@ -90,11 +127,14 @@ static is_status embedder_embed(void *impl, const char *const *texts, size_t n, 
     for (size_t i = 0; i < n; i++)
         if (!texts[i] || is_utf8_blank(texts[i], strlen(texts[i])))
             return is_fail(INFERSCALE_E_INVALID, "text %zu of %zu is blank; only texts with words can be embedded", i + 1, n);
-    IS_TRY(mock_decode_time(&e->opt, 1, 1, cancel));
+    IS_TRY(mock_embed_time(&e->opt, call->cancel, call->stop));
     for (size_t i = 0; i < n; i++) {
-        uint32_t words = embed_one(e, texts[i], out + i * e->opt.dim);
+        uint32_t words;
 
-        if (n_tokens) *n_tokens += e->opt.most && words > e->opt.most ? e->opt.most : words;
+        IS_TRY(pass_gate(e, texts[i], call));
+        words = embed_one(e, texts[i], out + i * e->opt.dim);
+        call->n_tokens += e->opt.most && words > e->opt.most ? e->opt.most : words;
+        call->n_done = i + 1;
     }
     return INFERSCALE_OK;
 }

@@ -14,6 +14,15 @@ static bool word_is(const char *p, size_t n, const char *word)
     return strlen(word) == n && memcmp(p, word, n) == 0;
 }
 
+/* The value of an option with a file's name; false if it has none, or one that is too long. */
+static bool take_name(char *out, size_t size, const char *eq, const char *end)
+{
+    if (!eq || (size_t)(end - eq) > size) return false;
+    memcpy(out, eq + 1, (size_t)(end - eq) - 1);
+    out[end - eq - 1] = 0;
+    return true;
+}
+
 /* One option p[0..n), its value after '=' or 1. */
 static is_status set_option(mock_opts *o, const char *p, size_t n)
 {
@@ -44,6 +53,8 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
         memcpy(o->steps, eq + 1, n - len - 1);
         o->steps[n - len - 1] = 0;
     }
+    else if (word_is(p, len, "embed-log") && take_name(o->embed_log, sizeof o->embed_log, eq, p + n)) return INFERSCALE_OK;
+    else if (word_is(p, len, "embed-gate") && take_name(o->embed_gate, sizeof o->embed_gate, eq, p + n)) return INFERSCALE_OK;
     else if (word_is(p, len, "ctx")) o->n_ctx = value;
     else if (word_is(p, len, "id")) o->id = value;
     else if (word_is(p, len, "most")) o->most = value;
@@ -118,6 +129,11 @@ static is_status wait_ms(double ms_to_wait, const volatile int *cancel, const vo
 is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
 {
     return wait_ms((double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel, NULL, NULL, 0);
+}
+
+is_status mock_embed_time(const mock_opts *o, const volatile int *cancel, const volatile int *stop)
+{
+    return wait_ms(o->slow_ms, cancel, stop, NULL, 0);
 }
 
 is_status mock_load_time(const mock_opts *o, const volatile int *cancel)
