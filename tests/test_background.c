@@ -62,8 +62,9 @@ static void text_serves_until_then(void **state)
     inferscale_answer *a = NULL;
     inferscale_encoder_state s;
 
-    is_gate_enter(is->gate); /* the encoder stands still, as during a question */
+    is_gate_enter(is->gate); /* the encoder stands still, as during a question; embedding goes on */
     bg_tell_many(is, &anna, 0, 5);
+    UNTIL(bg_state(is, &anna).n_unembedded == 0);
     OK(inferscale_ask(is, &anna, "What does anna own?", NULL, &a));
     assert_int_equal(a->tokens_injected, 0);
     assert_int_equal(a->n_facts, 5);
@@ -71,7 +72,7 @@ static void text_serves_until_then(void **state)
     inferscale_answer_free(a);
     s = bg_state(is, &anna);
     assert_int_equal(s.n_unencoded, 5);
-    assert_int_equal(s.n_unembedded, 5);
+    assert_int_equal(s.items_embedded, 5);
     assert_true(s.model_known);
     FAILS(E_BUSY, inferscale_encode_wait(is, &anna, 30));
     is_gate_leave(is->gate);
@@ -428,7 +429,7 @@ static void *tell_until_refused(void *arg)
 static bool all_is_counted(inferscale *is)
 {
     pthread_mutex_lock(&is->background->lock);
-    bool yes = is->background->fresh == 0;
+    bool yes = is->background->workers[IS_BG_EMBEDDER].fresh + is->background->workers[IS_BG_ENCODER].fresh == 0;
     pthread_mutex_unlock(&is->background->lock);
     return yes;
 }

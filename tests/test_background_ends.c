@@ -104,9 +104,7 @@ static void closing_drops_a_capture(void **state)
     inferscale_options o = bg_options("mock:slow=600000");
     inferscale *is = bg_open(&o);
 
-    is_gate_enter(is->gate); /* a fact told when the capture has begun would wait for its embedding as long */
     bg_tell_many(is, &anna, 0, 3);
-    is_gate_leave(is->gate);
     UNTIL(bg_state(is, &anna).n_unembedded == 0 && bg_state(is, &anna).running);
     usleep(50000);
     inferscale_close(is);

@@ -1,10 +1,12 @@
-/* background.h - the background encoder: one thread of a handle that embeds what is unembedded, then encodes what is unencoded, then
- * refines, in all partitions.
+/* background.h - the background encoder: two threads of a handle. One embeds what is unembedded; the other encodes what is unencoded,
+ * then refines, in all partitions.
  *
- * The queue is the bank itself: nothing that waits is held in memory, so a restart goes on where a kill stopped it. What the thread
- * remembers of a partition is which ids are done (some 120 bytes each). It works on a connection of its own, so that neither its
- * reads nor its checkpoints hold up who remembers; gives way to questions (base/gate.h); takes turns between partitions in small
- * slices. Among all handles and processes on a store one encodes each view (a lock file); the others watch and take over. */
+ * The queue is the bank itself: nothing that waits is held in memory, so a restart goes on where a kill stopped it. What a thread
+ * remembers of a partition is which ids are done (some 120 bytes each). Each works on a connection of its own, so that neither its
+ * reads nor its checkpoints hold up who remembers, and takes turns between partitions in small slices. Embedding does not wait for
+ * questions, and nothing that holds up the encoder (a question, a model that loads, a server that hangs) holds it up. Encoding gives
+ * way to questions (base/gate.h). Among all handles and processes on a store one encodes each view (a lock file); the others watch
+ * and take over. */
 #ifndef IS_API_BACKGROUND_H
 #define IS_API_BACKGROUND_H
 
@@ -17,7 +19,10 @@
 /* The second stage may have two policies (is_handle_policies). */
 enum { IS_STAGE_EMBED, IS_STAGE_FIRST, IS_STAGE_REFINE, IS_STAGE_REFINE_2, IS_STAGES };
 
-/* What the encoder knows of one partition. Only its thread touches it. */
+/* The two threads. */
+enum { IS_BG_EMBEDDER, IS_BG_ENCODER, IS_BG_WORKERS };
+
+/* What a worker knows of one partition. Only its thread touches it. */
 typedef struct is_bg_part {
     int64_t id, epoch, revision;      /* as of the last look */
     int64_t done[IS_STAGES];          /* ids up to here wait for nothing in this epoch */
@@ -38,46 +43,59 @@ typedef struct is_bg_stage {
     size_t turn;                      /* the partition that is next */
 } is_bg_stage;
 
-typedef struct is_background {
-    inferscale *is;
+/* One thread, and the stages that are its own. */
+typedef struct is_bg_worker {
+    struct is_background *b;
+    int first, end;                   /* stages [first, end) */
     is_bank *bank;                    /* its own connection */
     pthread_t thread;
-    int stop;                         /* atomic */
-    uint64_t max_pending;
-    is_policy policies[IS_STAGES];    /* FIRST and on */
+    bool started;
 
     /* of the thread alone */
     is_bg_part *parts;                /* [n_parts] in id order */
     size_t n_parts;
-    is_bg_stage stages[IS_STAGES];
     int64_t data_version;
-    double next_look_ms, next_full_ms, next_checkpoint_ms;
+    double next_look_ms, next_full_ms;
     unsigned n_overlapped;            /* looks in a row */
-    double rate_facts, rate_ms;       /* of late */
     bool dropped;                     /* the slice in progress was dropped for a question */
     size_t n_up;                      /* servers that compute elsewhere and were up when a stage failed, or since */
 
-    pthread_mutex_t lock;             /* of what follows */
-    pthread_cond_t wake, moved;       /* there may be work; something was done, failed or changed */
+    /* under the lock of the background encoder */
     bool poked;
+    bool working;                     /* it did something in its last round */
     bool in_slice;                    /* a slice is being done: what it has put into the bank is not in the counters yet */
     uint64_t n_slices;                /* that have ended */
     int64_t again[16];                /* partitions to look at from the start; more than fit: all */
     size_t n_again;
-    uint64_t waiting[IS_STAGES];      /* sums over the partitions, as of the last look that no write of this handle overlapped */
-    uint64_t fresh;                   /* items that this handle added since that look */
+    uint64_t fresh;                   /* items that this handle added since its last look that no write overlapped */
+    bool counted;                     /* that look knew the views */
+} is_bg_worker;
+
+typedef struct is_background {
+    inferscale *is;
+    is_bg_worker workers[IS_BG_WORKERS];
+    int stop;                         /* atomic */
+    uint64_t max_pending;
+    is_policy policies[IS_STAGES];    /* FIRST and on */
+    is_bg_stage stages[IS_STAGES];    /* each its worker's alone */
+    double rate_facts, rate_ms;       /* of late; the encoder's alone */
+
+    pthread_mutex_t lock;             /* of what follows */
+    pthread_cond_t wake, moved;       /* there may be work; something was done, failed or changed */
+    double next_checkpoint_ms;
+    uint64_t waiting[IS_STAGES];      /* sums over the partitions, as of the worker's last look that no write of this handle overlapped */
     uint64_t writing, n_begun;        /* items that calls are adding now; that calls began to add, ever */
-    bool counted;                     /* that look knew both views */
     inferscale_encoder_state state;   /* counters, errors */
     uint32_t failed_in_a_row[IS_STAGES];
+    bool elsewhere[IS_STAGES];
     struct is_bg_passed { int64_t partition; uint64_t n; } *passed; /* [n_passed] partitions with items that were passed over */
     size_t n_passed;
 } is_background;
 
-/* Starts the thread. *out is is_background_stop'ed before anything of the handle is freed. */
+/* Starts the threads. *out is is_background_stop'ed before anything of the handle is freed. */
 is_status is_background_start(inferscale *is, uint64_t max_pending, is_background **out);
-/* Ends the thread, within milliseconds also in the midst of a capture (a model that is being loaded is waited for, and so is a remote
- * engine's server that was asked for a text's tokens), and frees it. */
+/* Ends the threads, within milliseconds also in the midst of a capture (a model that is being loaded is waited for, and so is a remote
+ * engine's server that was asked for a text's tokens), and frees them. */
 void is_background_stop(is_background *b);       /* NULL is allowed */
 
 /* For the calls of the handle (background_calls.c); b NULL (no background encoder) is allowed in all of them. */
@@ -88,6 +106,11 @@ void is_background_again(is_background *b, int64_t partition_id); /* a view of i
 
 struct timespec is_in_ms(double ms);                      /* the monotonic time so much from now */
 
+/* ---- background_look.c: where there is work ---- */
+
+enum { IS_BG_FULL_LOOK_MS = 600000 }; /* everything is looked at again, whatever the marks say */
+is_status is_bg_look(is_bg_worker *w);                              /* cheap when nothing changed */
+
 /* ---- background_work.c: one slice ---- */
 
 /* Loads what the stage needs and finds its view. E_UNSUPPORTED: it has nothing to do with this model. */
@@ -95,12 +118,15 @@ is_status is_bg_prepare(is_background *b, int stage);
 const uint8_t *is_bg_view(is_background *b, int stage);             /* fingerprint of the stage's view, once it is ready */
 const is_policy *is_bg_policy(is_background *b, int stage);         /* FIRST and on */
 /* Does the next few items of the partition. *n_done = items that left the queue, 0 = there is nothing behind part->done. E_BUSY and
- * b->dropped: a question came. */
-is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done);
+ * w->dropped: a question came. */
+is_status is_bg_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t *n_done);
+/* The stage needs vectors that are not there yet and are being made: a policy that goes by them waits for those of the partition,
+ * refining for all. */
+bool is_bg_embeds_first(is_bg_worker *w, int stage, const is_bg_part *part);
 bool is_bg_stopping(const is_background *b);
 /* Servers of a remote engine that are up now; 0 where the engine computes here. */
 size_t is_bg_servers_up(is_background *b);
-void is_bg_watch_servers(is_background *b);
+void is_bg_watch_servers(is_bg_worker *w);
 /* Waits until no question is open; false if the thread is to end. */
 bool is_bg_give_way(is_background *b);
 

@@ -1,14 +1,25 @@
 /* background_calls.c - what the calls of a handle tell its background encoder, and what it lets them add: back-pressure. */
 #include "api/background.h"
 
-/* Until both views are known only one stage's counts are there, and what this handle added is among them. */
+/* What waits for one worker. Until its view is known its counts may miss what is there, and what this handle added is among them. */
+static uint64_t n_waiting_for(const is_background *b, const is_bg_worker *w)
+{
+    const uint64_t counted = b->waiting[w->first], added = w->fresh + b->writing;
+
+    if (w->counted) return counted + added;
+    return counted > added ? counted : added;
+}
+
 static uint64_t n_waiting(const is_background *b)
 {
-    const uint64_t counted = b->waiting[IS_STAGE_EMBED] > b->waiting[IS_STAGE_FIRST] ? b->waiting[IS_STAGE_EMBED] : b->waiting[IS_STAGE_FIRST];
-    const uint64_t added = b->fresh + b->writing;
+    uint64_t most = 0;
 
-    if (b->counted) return counted + added;
-    return counted > added ? counted : added;
+    for (int i = 0; i < IS_BG_WORKERS; i++) {
+        const uint64_t n = n_waiting_for(b, &b->workers[i]);
+
+        if (n > most) most = n;
+    }
+    return most;
 }
 
 is_status is_background_take(is_background *b, size_t n)
@@ -29,14 +40,20 @@ is_status is_background_take(is_background *b, size_t n)
                    (unsigned long long)b->max_pending, fails ? "; it fails: inferscale_encode_status or 'inferscale encode --status' says why" : "");
 }
 
+/* The lock is held. */
+static void poke(is_background *b)
+{
+    for (int i = 0; i < IS_BG_WORKERS; i++) b->workers[i].poked = true;
+    pthread_cond_broadcast(&b->wake);
+}
+
 void is_background_took(is_background *b, size_t n, bool added)
 {
     if (!b) return;
     pthread_mutex_lock(&b->lock);
     b->writing -= n;
-    if (added) b->fresh += n;
-    b->poked = b->poked || added;
-    pthread_cond_signal(&b->wake);
+    for (int i = 0; added && i < IS_BG_WORKERS; i++) b->workers[i].fresh += n;
+    if (added) poke(b);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -44,20 +61,23 @@ void is_background_look(is_background *b)
 {
     if (!b) return;
     pthread_mutex_lock(&b->lock);
-    b->poked = true;
-    pthread_cond_signal(&b->wake);
+    poke(b);
     pthread_mutex_unlock(&b->lock);
+}
+
+static void add_again(is_bg_worker *w, int64_t partition_id)
+{
+    bool there = false;
+
+    for (size_t i = 0; i < w->n_again && !there; i++) there = w->again[i] == partition_id;
+    if (!there && w->n_again < sizeof w->again / sizeof *w->again) w->again[w->n_again++] = partition_id;
 }
 
 void is_background_again(is_background *b, int64_t partition_id)
 {
-    bool there = false;
-
     if (!b) return;
     pthread_mutex_lock(&b->lock);
-    for (size_t i = 0; i < b->n_again && !there; i++) there = b->again[i] == partition_id;
-    if (!there && b->n_again < sizeof b->again / sizeof *b->again) b->again[b->n_again++] = partition_id;
-    b->poked = true;
-    pthread_cond_signal(&b->wake);
+    for (int i = 0; i < IS_BG_WORKERS; i++) add_again(&b->workers[i], partition_id);
+    poke(b);
     pthread_mutex_unlock(&b->lock);
 }

@@ -46,17 +46,56 @@ size_t is_bg_servers_up(is_background *b)
 }
 
 /* What failed because no server that computes was there is tried again as soon as one is. */
-void is_bg_watch_servers(is_background *b)
+void is_bg_watch_servers(is_bg_worker *w)
 {
-    size_t before = b->n_up;
+    is_bg_stage *stages = w->b->stages;
+    size_t before = w->n_up;
     bool failing = false;
 
-    for (int i = 0; i < IS_STAGES; i++) failing = failing || b->stages[i].n_failed;
-    if (!failing) return;
-    b->n_up = is_bg_servers_up(b);
-    if (before || !b->n_up) return;
-    for (int i = 0; i < IS_STAGES; i++)
-        if (b->stages[i].n_failed) b->stages[i].retry_ms = b->stages[i].delay_ms = 0;
+    for (int i = w->first; i < w->end; i++) failing = failing || stages[i].n_failed;
+    if (!failing || w->first == IS_STAGE_EMBED) return;
+    w->n_up = is_bg_servers_up(w->b);
+    if (before || !w->n_up) return;
+    for (int i = w->first; i < w->end; i++)
+        if (stages[i].n_failed) stages[i].retry_ms = stages[i].delay_ms = 0;
+}
+
+/* ---- What goes by vectors waits for them ----------------------------------------------------------------------------------- */
+
+static bool goes_by_vectors(const is_policy *p)
+{
+    return p->kind == IS_POLICY_NEAR || p->kind == IS_POLICY_COMPANY || (p->kind == IS_POLICY_PAGE && p->order == IS_PAGE_TOPIC);
+}
+
+/* Embeddings will come, by this handle's embedder. *counted: it has its view, and has looked. */
+static bool embedder_works(is_background *b, bool *counted, bool *waits)
+{
+    const is_bg_worker *w = &b->workers[IS_BG_EMBEDDER];
+    bool works;
+
+    pthread_mutex_lock(&b->lock);
+    works = b->failed_in_a_row[IS_STAGE_EMBED] == 0 && !b->elsewhere[IS_STAGE_EMBED];
+    *counted = w->counted;
+    *waits = !w->counted || b->waiting[IS_STAGE_EMBED] + w->fresh > 0;
+    pthread_mutex_unlock(&b->lock);
+    return works;
+}
+
+bool is_bg_embeds_first(is_bg_worker *w, int stage, const is_bg_part *part)
+{
+    is_background *b = w->b;
+    is_partition p = { .id = part->id };
+    bool counted, waits;
+    int64_t *ids = NULL;
+    size_t n = 0;
+    is_status st;
+
+    if (stage < IS_STAGE_REFINE && !goes_by_vectors(is_bg_policy(b, stage))) return false;
+    if (!embedder_works(b, &counted, &waits) || !waits) return false;
+    if (stage >= IS_STAGE_REFINE || !counted) return true;
+    st = is_bank_unembedded(w->bank, &p, is_bg_view(b, IS_STAGE_EMBED), 0, 1, &ids, &n);
+    is_free(ids);
+    return st == INFERSCALE_OK && n > 0;
 }
 
 /* ---- Giving way ----------------------------------------------------------------------------------------------------------- */
@@ -76,10 +115,11 @@ static is_status ended(void)
  * the work gets done in the gaps. */
 static is_status on_busy(void *ctx)
 {
-    is_background *b = ctx;
+    is_bg_worker *w = ctx;
+    is_background *b = w->b;
 
     if (is_bg_stopping(b)) return ended();
-    b->dropped = true;
+    w->dropped = true;
     pthread_mutex_lock(&b->lock);
     b->state.aborted_for_questions++;
     pthread_mutex_unlock(&b->lock);
@@ -88,8 +128,10 @@ static is_status on_busy(void *ctx)
 
 /* ---- Embedding ------------------------------------------------------------------------------------------------------------ */
 
-static is_status embed(is_background *b, const is_partition *p, const inferscale_list *items)
+/* Does not wait for questions. */
+static is_status embed(is_bg_worker *w, const is_partition *p, const inferscale_list *items)
 {
+    is_background *b = w->b;
     char *texts[EMBED_SLICE] = { 0 };
     float *vecs = is_malloc((size_t)EMBED_SLICE * is_embedder_dim(b->is->embedder) * sizeof *vecs);
     is_status st = vecs ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for vectors; free some and try again");
@@ -97,18 +139,19 @@ static is_status embed(is_background *b, const is_partition *p, const inferscale
     for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++)
         if (!(texts[i] = is_dense_text(&items->items[i]))) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for a text");
     if (st == INFERSCALE_OK) st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, &b->stop);
-    if (st == INFERSCALE_OK && items->n) st = is_vectors_store(b->bank, p, b->is->embedder, items, vecs);
+    if (st == INFERSCALE_OK && items->n) st = is_vectors_store(w->bank, p, b->is->embedder, items, vecs);
     for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
     is_free(vecs);
     return st;
 }
 
-static is_status embed_ids(is_background *b, const is_partition *p, const int64_t *ids, size_t n)
+static is_status embed_ids(is_bg_worker *w, const is_partition *p, const int64_t *ids, size_t n)
 {
+    is_background *b = w->b;
     inferscale_list *items = NULL;
-    is_status st = is_bank_get(b->bank, p, ids, n, &items);
+    is_status st = is_bank_get(w->bank, p, ids, n, &items);
 
-    if (st == INFERSCALE_OK) st = embed(b, p, items);
+    if (st == INFERSCALE_OK) st = embed(w, p, items);
     if (st == INFERSCALE_OK) {
         pthread_mutex_lock(&b->lock);
         b->state.items_embedded += items->n;
@@ -123,34 +166,35 @@ static is_status embed_ids(is_background *b, const is_partition *p, const int64_
 /* After every few facts: end if the handle is closed, and let a question's reader have the machine. */
 static is_status on_facts(void *ctx, size_t n, const char *what)
 {
-    is_background *b = ctx;
+    is_bg_worker *w = ctx;
 
-    return is_bg_give_way(b) ? INFERSCALE_OK : ended();
+    return is_bg_give_way(w->b) ? INFERSCALE_OK : ended();
 }
 
 /* Refining stands back behind what is new. */
 static is_status on_refined(void *ctx, size_t n, const char *what)
 {
-    is_background *b = ctx;
+    is_bg_worker *w = ctx;
     bool poked;
 
-    pthread_mutex_lock(&b->lock);
-    poked = b->poked;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_lock(&w->b->lock);
+    poked = w->poked;
+    pthread_mutex_unlock(&w->b->lock);
     if (poked) return is_fail(INFERSCALE_E_CANCELLED, "something new is to be embedded or encoded first; refining goes on after it");
     return on_facts(ctx, n, what);
 }
 
-static is_status encode_ids(is_background *b, int stage, const is_partition *p, const int64_t *ids, size_t n, is_bg_part *part)
+static is_status encode_ids(is_bg_worker *w, int stage, const is_partition *p, const int64_t *ids, size_t n, is_bg_part *part)
 {
+    is_background *b = w->b;
     is_encoder enc = is_handle_encoder(b->is);
-    is_encode_job job = { .policy = is_bg_policy(b, stage), .on_facts = stage >= IS_STAGE_REFINE ? on_refined : on_facts, .ctx = b };
+    is_encode_job job = { .policy = is_bg_policy(b, stage), .on_facts = stage >= IS_STAGE_REFINE ? on_refined : on_facts, .ctx = w };
     is_status st;
 
-    enc.bank = b->bank;
+    enc.bank = w->bank;
     enc.background = true;
     enc.on_busy = on_busy;
-    enc.busy_ctx = b;
+    enc.busy_ctx = w;
     enc.cancel = NULL;
     st = is_encode_facts(&enc, p, ids, n, &job);
     part->passed[stage] += (uint32_t)job.n_left;
@@ -166,8 +210,9 @@ static is_status encode_ids(is_background *b, int stage, const is_partition *p, 
 
 /* ---- The slice ------------------------------------------------------------------------------------------------------------ */
 
-is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n_done)
+is_status is_bg_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t *n_done)
 {
+    is_background *b = w->b;
     is_bg_stage *s = &b->stages[stage];
     const size_t limit = stage == IS_STAGE_EMBED ? EMBED_SLICE : stage >= IS_STAGE_REFINE ? REFINE_SLICE : ENCODE_SLICE;
     const size_t most = s->careful ? 1 : s->slice ? s->slice : limit;
@@ -177,16 +222,16 @@ is_status is_bg_slice(is_background *b, int stage, is_bg_part *part, uint32_t *n
     is_status st;
 
     *n_done = 0;
-    b->dropped = false;
-    IS_TRY(is_bank_partition_by_id(b->bank, part->id, &p));
-    if (stage == IS_STAGE_EMBED) st = is_bank_unembedded(b->bank, &p, is_bg_view(b, stage), part->done[stage], most, &ids, &n);
-    else st = is_bank_unencoded(b->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, is_bg_policy(b, stage)->header_one_in,
+    w->dropped = false;
+    IS_TRY(is_bank_partition_by_id(w->bank, part->id, &p));
+    if (stage == IS_STAGE_EMBED) st = is_bank_unembedded(w->bank, &p, is_bg_view(b, stage), part->done[stage], most, &ids, &n);
+    else st = is_bank_unencoded(w->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, is_bg_policy(b, stage)->header_one_in,
                                 part->done[stage], most, &ids, &n);
     if (st == INFERSCALE_OK && n > 0) {
-        st = stage == IS_STAGE_EMBED ? embed_ids(b, &p, ids, n) : encode_ids(b, stage, &p, ids, n, part);
-        if (b->dropped) s->slice = n > 1 ? n / 2 : 1;
+        st = stage == IS_STAGE_EMBED ? embed_ids(w, &p, ids, n) : encode_ids(w, stage, &p, ids, n, part);
+        if (w->dropped) s->slice = n > 1 ? n / 2 : 1;
         else if (st == INFERSCALE_OK) s->slice = most < limit ? 2 * most : limit;
-        if (st == INFERSCALE_OK || (s->careful && !b->dropped && st != INFERSCALE_E_CANCELLED)) {
+        if (st == INFERSCALE_OK || (s->careful && !w->dropped && st != INFERSCALE_E_CANCELLED)) {
             part->done[stage] = ids[n - 1];
             *n_done = (uint32_t)n;
         }

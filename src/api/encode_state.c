@@ -30,7 +30,7 @@ static int64_t older(int64_t a, int64_t b)
  * must not hold up who remembers. */
 static is_status count(inferscale *is, const is_partition *part, inferscale_encoder_state *out)
 {
-    is_bank *bank = is->background ? is->background->bank : is->bank;
+    is_bank *bank = is->background ? is->background->workers[IS_BG_ENCODER].bank : is->bank;
     const is_partition *p = part->id ? part : NULL;
     const is_profile *profile = is_handle_profile(is);
     is_embedder *embedder = is_handle_embedder_if_loaded(is);
@@ -59,7 +59,9 @@ static void add_live(is_background *b, const is_partition *p, inferscale_encoder
 {
     pthread_mutex_lock(&b->lock);
     *out = b->state;
-    if (b->in_slice) out->running = 1; /* the flag is set when a slice has ended, and one may take long */
+    out->running = out->elsewhere = 0;
+    for (int i = 0; i < IS_BG_WORKERS; i++) out->running |= b->workers[i].working || b->workers[i].in_slice;
+    for (int s = 0; s < IS_STAGES; s++) out->elsewhere |= b->elsewhere[s];
     out->n_passed = 0;
     for (size_t i = 0; i < b->n_passed; i++)
         if (p->id == 0 || b->passed[i].partition == p->id) out->n_passed += b->passed[i].n;
@@ -99,7 +101,7 @@ static is_status is_done(inferscale *is, const inferscale_scope *scope, const in
     *done = s->n_unembedded + s->n_unencoded <= s->n_passed;
     if (s->model_known || !*done) return INFERSCALE_OK;
     IS_TRY(find(is, scope, &p, &there));
-    if (there) IS_TRY(is_bank_count_unencoded(is->background->bank, p.id ? &p : NULL, nobody, "", 0, 0, &w)); /* all facts */
+    if (there) IS_TRY(is_bank_count_unencoded(is->background->workers[IS_BG_ENCODER].bank, p.id ? &p : NULL, nobody, "", 0, 0, &w)); /* all facts */
     *done = w.n == 0;
     return INFERSCALE_OK;
 }
@@ -122,8 +124,12 @@ static void settle(is_background *b, bool model_known, double ms)
     int rc = 0;
 
     pthread_mutex_lock(&b->lock);
-    for (uint64_t n = b->n_slices; b->in_slice && b->n_slices == n && rc == 0;) rc = pthread_cond_timedwait(&b->moved, &b->lock, &until);
-    while (model_known && b->fresh && rc == 0) rc = pthread_cond_timedwait(&b->moved, &b->lock, &until);
+    for (int i = 0; i < IS_BG_WORKERS; i++) {
+        const is_bg_worker *w = &b->workers[i];
+
+        for (uint64_t n = w->n_slices; w->in_slice && w->n_slices == n && rc == 0;) rc = pthread_cond_timedwait(&b->moved, &b->lock, &until);
+        while (model_known && w->fresh && rc == 0) rc = pthread_cond_timedwait(&b->moved, &b->lock, &until);
+    }
     pthread_mutex_unlock(&b->lock);
 }
 
