@@ -100,25 +100,47 @@ static bool end_now(const is_request *r)
 static void too_long(is_request *r)
 {
     r->close_after = true;
-    is_buf_clear(&r->body);
+    is_buf_free(&r->body);
+    is_request_uncount(r);
     is_request_refused(r, "body");
     is_reply_error(r, 413, "invalid_request_error", "request_too_large", NULL, "the body is longer than %llu bytes (max_body)",
                    (unsigned long long)r->server->config->max_body);
+}
+
+/* It was told so, and is not to be done as well. */
+static bool gave_way(is_request *r)
+{
+    pthread_mutex_lock(&r->http->lock);
+    bool did = r->gave_way;
+    pthread_mutex_unlock(&r->http->lock);
+    return did;
+}
+
+/* Counts what the body has grown to. False: it is its own holder that has too much. */
+static bool has_room(is_request *r)
+{
+    struct is_http *h = r->http;
+    const uint64_t held = r->body.len > HTTP_SMALL ? r->body.cap - HTTP_SMALL : 0;
+    pthread_mutex_lock(&h->lock);
+    h->body_bytes += held - r->held;
+    r->held = held;
+    if (r->conn) r->conn->touched = is_now_ms();
+    bool ok = h->body_bytes <= h->body_max || held == 0 || (r->conn && is_conns_relieve(h, r->conn));
+    pthread_mutex_unlock(&h->lock);
+    return ok;
 }
 
 /* A piece of the body. False: the connection is to end. */
 static bool take(is_request *r, const char *data, size_t n)
 {
     struct is_http *h = r->http;
+    if (gave_way(r)) return false;
     if (!r->replied && r->body.len + n > h->s->config->max_body) too_long(r);
     if (!r->replied) {
-        size_t before = r->body.cap;
         is_buf_add(&r->body, data, n);
-        pthread_mutex_lock(&h->lock);
-        h->body_bytes += r->body.cap - before;
-        bool over = h->body_bytes > h->body_max;
-        pthread_mutex_unlock(&h->lock);
-        if (is_buf_ok(&r->body) && !over) return true;
+        if (has_room(r) && is_buf_ok(&r->body)) return true;
+        is_buf_free(&r->body);
+        is_request_uncount(r);
         is_request_refused(r, "memory");
         is_reply_header(r, "Retry-After", "2");
         is_reply_error(r, 503, "server_error", "busy", NULL, "too many long requests are being read; try again in a moment");
@@ -149,8 +171,10 @@ static enum MHD_Result dispatch(is_request *r)
     is_request *out;
     bool ok;
     pthread_mutex_lock(&h->lock);
-    if (r->conn) is_conn_state(r->conn, CONN_WORK);
+    bool too_late = r->gave_way;
+    if (r->conn && !too_late) is_conn_state(r->conn, CONN_WORK);
     pthread_mutex_unlock(&h->lock);
+    if (too_late) return MHD_NO;
     pthread_mutex_lock(&r->lock);
     r->refs++; /* the worker's, before it can be done */
     ok = is_pool_push(p, r, &out);

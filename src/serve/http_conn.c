@@ -1,10 +1,14 @@
-/* http_conn.c - the table of connections, and who makes room when it is full.
+/* http_conn.c - who holds what: the table of connections and the budget of bodies, and who makes room when one of them is full.
  *
- * Beyond max_connections each newcomer costs one connection on which nobody waits for anything: of the address with the most
- * connections, that which has been silent longest. So whoever opens connections and leaves them idle takes them from himself, a health
- * check comes through, and requests at work are never touched. Where nothing is idle newcomers hear 503 on the spare connections; those
- * who were there before them do not, whenever their request is read. */
+ * Whoever showed a key holds what he has under that key, others under their address (behind a proxy all have one address, and yet are
+ * many). Beyond max_connections each newcomer costs one connection: first one on which nobody waits for anything, of the holder with the
+ * most connections that which has been silent longest; where there is none, one of a holder who has more than the newcomer: in the
+ * middle of a body, or with a reply that nobody reads, or with a request that waits for a worker. What a worker has begun is never
+ * touched. Where nobody has more than the newcomer, he hears 503 on the spare connections; those who were there before him do not,
+ * whenever their request is read. Bodies are alike: beyond the budget one of the biggest holder's gives way, the one that stands still
+ * longest, or the request is refused if it is his own. */
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -18,7 +22,7 @@ void is_conn_state(is_conn *c, conn_state state)
     c->state = state;
     c->no_more = false;
     c->accepted = false;
-    c->since = is_now_ms();
+    c->since = c->touched = is_now_ms();
 }
 
 is_conn *is_conn_of(struct MHD_Connection *con)
@@ -56,17 +60,33 @@ static conn_address address_of(const struct sockaddr *a)
     return at;
 }
 
-/* The address's place in h->peers, which it keeps while it has a connection. There are as many places as connections. */
-static uint32_t peer_of(const struct is_http *h, conn_address from)
+/* The holder's place in h->peers, kept while it has a connection. There are as many places as connections. */
+static uint32_t peer_of(const struct is_http *h, conn_address from, const char *key)
 {
     uint32_t unused = 0;
     for (uint32_t i = 0; i < h->n_slots; i++) {
         const conn_peer *p = &h->peers[i];
-        if (p->n && p->from.v4 == from.v4 && p->from.prefix == from.prefix) return i;
+        if (p->n && strcmp(p->key, key) == 0 && (*key || (p->from.v4 == from.v4 && p->from.prefix == from.prefix))) return i;
         if (!p->n) unused = i;
     }
     h->peers[unused].from = from;
+    memcpy(h->peers[unused].key, key, strlen(key) + 1);
     return unused;
+}
+
+void is_conn_shows(struct is_http *h, is_conn *c, const is_key *key)
+{
+    const conn_address from = h->peers[c->peer].from;
+    h->peers[c->peer].n--; /* first: its place may be the only one that is free */
+    c->peer = peer_of(h, from, key->name);
+    h->peers[c->peer].n++;
+}
+
+void is_conn_holder(const struct is_http *h, const is_conn *c, char out[40])
+{
+    const conn_peer *p = &h->peers[c->peer];
+    if (*p->key) snprintf(out, 40, "%s", p->key);
+    else snprintf(out, 40, "@%d.%016llx", p->from.v4, (unsigned long long)p->from.prefix);
 }
 
 /* Nobody waits for a reply on it: between two requests, in the middle of a head, or its body is only read to be thrown away. */
@@ -84,6 +104,147 @@ static bool has_come(const is_conn *c)
 
 static bool many(const struct is_http *h) { return h->n_open - h->n_cut > h->s->config->max_connections; }
 
+static void leaves(struct is_http *h, is_conn *c)
+{
+    c->cut = true;
+    h->n_cut++;
+}
+
+static bool in_body(const is_conn *c) { return c->fd >= 0 && !c->cut && c->state == CONN_READ && c->accepted && c->request; }
+
+/* Its body makes room: said where that can be said in plain (nothing else writes in this state), then it ends. */
+static void body_goes(struct is_http *h, is_conn *c)
+{
+    static const char why[] = "{\"error\":{\"message\":\"this request was still being sent when another client needed its room; "
+                              "try again in a moment\",\"type\":\"server_error\",\"param\":null,\"code\":\"busy\"}}";
+    char text[500];
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\n\r\n%s",
+                     sizeof why - 1, why);
+    leaves(h, c);
+    c->request->gave_way = true;
+    is_request_refused(c->request, "gave_way");
+    if (!h->cert) (void)!send(c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+/* A request that waits for a worker makes room: it hears why. False: it is no more waiting. */
+static bool waiting_goes(struct is_http *h, is_conn *c)
+{
+    is_request *r = c->request;
+    if (!is_pool_take_out(&h->engine, r) && !is_pool_take_out(&h->quick, r)) return false;
+    leaves(h, c);
+    r->close_after = true;
+    h->body_bytes -= r->held;
+    r->held = 0;
+    is_request_refused(r, "gave_way");
+    is_reply_header(r, "Retry-After", "2");
+    is_reply_error(r, 503, "server_error", "busy", NULL, "another client needed this request's room; try again in a moment");
+    is_request_finish(r);
+    is_request_unref(r);
+    return true;
+}
+
+/* A whole reply, or a stream's end, that its client does not read. */
+static bool unread(const is_conn *c, double now)
+{
+    int n = 0;
+    if (c->fd < 0 || c->cut || c->state != CONN_SEND || !c->request || c->since > now - HTTP_GRACE_MS) return false;
+    pthread_mutex_lock(&c->request->lock);
+    bool over = !c->request->streaming || c->request->ended;
+    pthread_mutex_unlock(&c->request->lock);
+    return over && ioctl(c->fd, TIOCOUTQ, &n) == 0 && n > 0;
+}
+
+/* How badly a connection at work may go, where it must: the longer it stands still. 0 = not at all. */
+static double stands_still(const is_conn *c, double now)
+{
+    if (in_body(c)) return 1 + now - c->touched;
+    if (unread(c, now)) return 1 + now - c->since;
+    return 0;
+}
+
+/* Nothing is idle: something of a holder who has more connections than `newest`'s goes, the one that stands still longest. */
+static bool make_room_at_work(struct is_http *h, const is_conn *newest)
+{
+    const double now = is_now_ms();
+    is_conn *worst = NULL, *waiting = NULL;
+    uint32_t most = h->peers[newest->peer].n;
+    for (uint32_t i = 0; i < h->n_slots; i++) {
+        is_conn *c = &h->conns[i];
+        if (c->fd < 0 || c->cut || c->peer == newest->peer) continue;
+        const uint32_t n = h->peers[c->peer].n;
+        if (n <= h->peers[newest->peer].n || n < most) continue;
+        const double still = stands_still(c, now);
+        const bool waits = c->state == CONN_WORK && c->request;
+        if (still == 0 && !waits) continue;
+        if (n > most) worst = waiting = NULL, most = n;
+        if (still > 0 && (!worst || still > stands_still(worst, now))) worst = c;
+        if (waits && (!waiting || c->since > waiting->since)) waiting = c; /* the newest: the others' turns come sooner */
+    }
+    if (worst && in_body(worst)) return body_goes(h, worst), true;
+    if (worst) {
+        leaves(h, worst);
+        shutdown(worst->fd, SHUT_RDWR);
+        if (h->s->metrics) is_metric_add(h->s->metrics, IS_M_HTTP_REFUSED, "unread", NULL, 1);
+        return true;
+    }
+    return waiting && waiting_goes(h, waiting);
+}
+
+bool is_conn_room_for(struct is_http *h, is_conn *c)
+{
+    if (make_room_at_work(h, c)) c->spare = false;
+    return !c->spare;
+}
+
+/* ---- Bodies -------------------------------------------------------------------------------------------------------------- */
+
+/* What each holder has of bodies; the place of him who has most. */
+static uint32_t biggest_holder(struct is_http *h)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < h->n_slots; i++) h->peers[i].held = 0;
+    for (uint32_t i = 0; i < h->n_slots; i++) {
+        const is_conn *c = &h->conns[i];
+        if (c->fd < 0 || !c->request) continue;
+        h->peers[c->peer].held += c->request->held;
+        if (h->peers[c->peer].held > h->peers[most].held) most = c->peer;
+    }
+    return most;
+}
+
+/* One of this holder's bodies goes: the one that stands still longest, else the newest that waits for a worker. */
+static bool one_goes(struct is_http *h, uint32_t peer)
+{
+    is_conn *worst = NULL, *waiting = NULL;
+    for (uint32_t i = 0; i < h->n_slots; i++) {
+        is_conn *c = &h->conns[i];
+        if (c->fd < 0 || c->cut || c->peer != peer || !c->request || !c->request->held) continue;
+        if (in_body(c) && (!worst || c->touched < worst->touched)) worst = c;
+        if (c->state == CONN_WORK && (!waiting || c->since > waiting->since)) waiting = c;
+    }
+    if (!worst) return waiting && waiting_goes(h, waiting);
+    is_request *r = worst->request;
+    h->body_bytes -= r->held;
+    r->held = 0;
+    is_buf_free(&r->body); /* this thread alone fills it, and no worker has it yet */
+    body_goes(h, worst);
+    return true;
+}
+
+bool is_conns_relieve(struct is_http *h, const is_conn *c)
+{
+    while (h->body_bytes > h->body_max) {
+        const uint32_t most = biggest_holder(h);
+        if (h->peers[most].held <= h->peers[c->peer].held || !one_goes(h, most)) return false;
+    }
+    return true;
+}
+
+/* ---- Connections --------------------------------------------------------------------------------------------------------- */
+
 /* One connection that was silent for `silent_ms` goes for `newest`; false = there was none that may. */
 static bool make_room(struct is_http *h, const is_conn *newest, double silent_ms)
 {
@@ -97,9 +258,8 @@ static bool make_room(struct is_http *h, const is_conn *newest, double silent_ms
         worst = c;
         most = h->peers[c->peer].n;
     }
-    if (!worst) return false;
-    worst->cut = true;
-    h->n_cut++;
+    if (!worst) return make_room_at_work(h, newest);
+    leaves(h, worst);
     shutdown(worst->fd, SHUT_RDWR); /* libmicrohttpd sees that, and closes it */
     if (h->s->metrics) is_metric_add(h->s->metrics, IS_M_HTTP_REFUSED, "idle", NULL, 1);
     return true;
@@ -131,7 +291,7 @@ void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum 
         for (uint32_t i = 0; i < h->n_slots && fd; i++) {
             is_conn *c = &h->conns[i];
             if (c->fd >= 0) continue;
-            *c = (is_conn){ .fd = fd->connect_fd, .peer = peer_of(h, address_of(from ? from->client_addr : NULL)) };
+            *c = (is_conn){ .fd = fd->connect_fd, .peer = peer_of(h, address_of(from ? from->client_addr : NULL), "") };
             is_conn_state(c, CONN_IDLE);
             *context = c;
             h->n_open++;

@@ -4,8 +4,9 @@
  * (http_watch.c: hang-ups, deadlines, pings). Locks, outer first: http->lock (the table of connections), then request->lock (reply
  * and stream), then a pool's or libmicrohttpd's own.
  *
- * Bounds: max_connections (+ SPARE that hear /health or 503); 32 KiB of head a connection; one body of max_body a request and BODIES of them in
- * all; one job a connection, max_queue of them waiting for the engine; 64 KiB of stream a request. */
+ * Bounds: max_connections (+ SPARE that hear /health or 503); 32 KiB of head a connection; one body of max_body a request, body_max of them
+ * in all (a body of at most HTTP_SMALL always has room); one job a connection, max_queue of them waiting for the engine; 64 KiB of
+ * stream a request. No bound is used up by one client: the holder of most gives way (http_conn.c, http_pool.c, http_reply.c). */
 #ifndef IS_SERVE_HTTP_IN_H
 #define IS_SERVE_HTTP_IN_H
 
@@ -28,6 +29,8 @@ enum {
     HTTP_OUT_HEADERS = 16,
     HTTP_SHORT_WORKERS = 8,
     HTTP_STREAM = 64 << 10,    /* bytes a client may be behind */
+    HTTP_SMALL = 64 << 10,     /* bytes of a body that are counted against no budget: there is one body a connection */
+    HTTP_HURRY = 10,           /* a stream that nobody reads gets 1/10 of slow_ms where another client waits for its worker */
     HTTP_SWALLOW = 8 << 20,    /* bytes of a refused body that are read before the connection is cut, so that the client reads why */
     HTTP_VALUES = 1000000,     /* JSON values of a body */
     HTTP_DEPTH = 64,           /* of nesting */
@@ -45,26 +48,30 @@ typedef enum conn_state {
     CONN_SEND,                 /* the reply goes out */
 } conn_state;
 
-/* What one client has. */
+/* Where a connection comes from. */
 typedef struct conn_address {
     bool v4;
     uint64_t prefix;           /* as it is on the wire: an IPv4 address and zeros, or the first half of an IPv6 address */
 } conn_address;
 
+/* What one client holds: a key, or an address where no key was shown. */
 typedef struct conn_peer {
     conn_address from;
+    char key[sizeof((is_key *)NULL)->name]; /* "" = the address's */
     uint32_t n;                /* connections; 0 = the place is free */
+    uint64_t held;             /* bytes of bodies: as is_conns_relieve has counted last */
 } conn_peer;
 
 typedef struct is_conn {
     int fd;                    /* -1 = the slot is free */
     conn_state state;
-    uint32_t peer;             /* its address's place in http->peers */
+    uint32_t peer;             /* its holder's place in http->peers: of its address, then of the key that it showed last */
     bool cut;                  /* had to make room; it is about to end */
     bool spare;                /* came when the table was full and nothing could go */
     bool accepted;             /* of CONN_READ: the head was not refused, the rest of it is wanted */
     bool no_more;              /* the client has closed its side, and all it sent was read: as of the last look */
     double since;              /* of the state */
+    double touched;            /* the last byte of its body came */
     is_request *request;
 } is_conn;
 
@@ -95,7 +102,7 @@ struct is_http {
     uint32_t n_slots, n_open, n_requests;
     uint32_t n_cut;            /* of the open ones: had to make room */
     conn_peer *peers;          /* [n_slots], in no order */
-    uint64_t body_bytes, body_max;
+    uint64_t body_bytes, body_max; /* beyond HTTP_SMALL each, of the bodies that come or wait for a worker */
     is_pool open, quick, engine;
     pthread_t watcher;
     struct pollfd *watch_fds;  /* [n_slots], as watch_at: the watcher's */
@@ -121,6 +128,9 @@ struct is_request {
     bool begun, dispatched, close_after, too_big, sizes_known;
     uint64_t body_said;        /* Content-Length */
     uint64_t swallowed;
+    uint64_t held;             /* of body, counted in http->body_bytes; http->lock */
+    bool gave_way;             /* its body had to make room; http->lock */
+    char holder[40];           /* whose turn it takes: its key's name, or its address */
     is_buf body;
     json_t *json;
     bool has_key;
@@ -152,6 +162,12 @@ is_status is_conns_new(struct is_http *h);
 is_conn *is_conn_of(struct MHD_Connection *con);
 void is_conn_state(is_conn *c, conn_state state);                    /* under http->lock */
 bool is_conn_spare(const struct is_http *h, is_conn *c);             /* under http->lock: one of those beyond max_connections */
+bool is_conn_room_for(struct is_http *h, is_conn *c);                /* the same; one of the biggest holder's goes for it, if one may */
+void is_conn_shows(struct is_http *h, is_conn *c, const is_key *key); /* the same; from now on it is one of this key's */
+void is_conn_holder(const struct is_http *h, const is_conn *c, char out[40]); /* the same */
+/* The same, on libmicrohttpd's thread. Bodies of whoever holds more than c's holder give way until the budget is kept; false = c's has most. */
+bool is_conns_relieve(struct is_http *h, const is_conn *c);
+void is_request_uncount(is_request *r);                              /* its body counts no more */
 void is_conns_look_again(struct is_http *h);                         /* the same; for those for whom nobody could go when they came */
 void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what);
 
@@ -184,6 +200,7 @@ is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_threads, uint3
 bool is_pool_push(is_pool *p, is_request *r, is_request **out);
 bool is_pool_take_out(is_pool *p, is_request *r);                    /* it was waiting; false = it runs, or never did */
 uint32_t is_pool_retry_s(is_pool *p);                                /* when there may be room again */
+bool is_pool_others_wait(is_pool *p, const is_request *r);           /* somebody else's request waits for a worker */
 void is_pool_stop(is_pool *p);                                       /* what waits still runs; then nothing is taken any more */
 void is_pool_free(is_pool *p);
 

@@ -1,6 +1,6 @@
 /* http_pool.c - workers that run routes: one pool for short work, one for what waits for the engine, one for what needs no key.
  *
- * Who waits, waits in the line of the key that asked (without keys there is one line). A worker that is free goes to the line of which
+ * Who waits, waits in the line of the key that asked (without keys: of the address). A worker that is free goes to the line of which
  * the fewest requests run; among equals the lines take turns. A full queue makes room for a key by turning away the newest request of
  * the key that has most waiting: however much one key asks, another waits for a turn and not for all of it. */
 #include <string.h>
@@ -12,7 +12,7 @@
 /* One key's requests. It is there while one of them waits or runs. */
 struct is_line {
     struct is_line *next;      /* in the order of turns: the one that was served last is the last */
-    char key[sizeof((is_key *)NULL)->name];
+    char key[sizeof((is_request *)NULL)->holder];
     is_request *first, *last;
     uint32_t waiting, running;
 };
@@ -52,7 +52,7 @@ static void take_off(is_pool *p, is_line *l)
 /* NULL = out of memory. A new one comes last: who asks one thing after another has no advantage over those who wait. */
 static is_line *line_of(is_pool *p, const is_request *r)
 {
-    const char *key = r->has_key ? r->key.name : "";
+    const char *key = r->holder;
     is_line *l = p->lines;
     while (l && strcmp(l->key, key) != 0) l = l->next;
     if (l) return l;
@@ -120,6 +120,7 @@ static void run(is_pool *p, is_request *r)
     pthread_mutex_lock(&r->lock);
     r->run_ms = t0;
     pthread_mutex_unlock(&r->lock);
+    is_request_uncount(r); /* there are as many of these as workers */
     int why = __atomic_load_n(&r->cancel, __ATOMIC_RELAXED);
     if (why)
         is_reply_failed(r,
@@ -215,6 +216,15 @@ bool is_pool_take_out(is_pool *p, is_request *r)
     }
     pthread_mutex_unlock(&p->lock);
     return found;
+}
+
+bool is_pool_others_wait(is_pool *p, const is_request *r)
+{
+    pthread_mutex_lock(&p->lock);
+    const uint32_t own = r->line ? r->line->waiting : 0;
+    bool others = p->waiting > own;
+    pthread_mutex_unlock(&p->lock);
+    return others;
 }
 
 uint32_t is_pool_retry_s(is_pool *p)

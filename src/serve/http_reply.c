@@ -422,8 +422,9 @@ static bool wait_for_room(is_request *r, double since)
         t.tv_nsec -= 1000000000;
     }
     pthread_cond_timedwait(&r->room, &r->lock, &t);
-    double last = r->taken_ms > since ? r->taken_ms : since;
-    return is_now_ms() - last < r->http->tune.slow_ms;
+    double last = r->taken_ms > since ? r->taken_ms : since, slow = r->http->tune.slow_ms;
+    if ((r->route->flags & IS_ROUTE_ENGINE) && is_pool_others_wait(&r->http->engine, r)) slow /= HTTP_HURRY; /* it keeps a worker from them */
+    return is_now_ms() - last < slow;
 }
 
 static bool gone(const is_request *r)

@@ -47,6 +47,14 @@ void is_request_ref(is_request *r)
     pthread_mutex_unlock(&r->lock);
 }
 
+void is_request_uncount(is_request *r)
+{
+    pthread_mutex_lock(&r->http->lock);
+    r->http->body_bytes -= r->held;
+    r->held = 0;
+    pthread_mutex_unlock(&r->http->lock);
+}
+
 void is_request_unref(is_request *r)
 {
     struct is_http *h = r->http;
@@ -55,9 +63,7 @@ void is_request_unref(is_request *r)
     pthread_mutex_unlock(&r->lock);
     if (!last) return;
     is_request_log(r);
-    pthread_mutex_lock(&h->lock);
-    h->body_bytes -= r->body.cap;
-    pthread_mutex_unlock(&h->lock);
+    is_request_uncount(r);
     if (r->response) MHD_destroy_response(r->response);
     for (size_t i = 0; i < r->n_out; i++) is_free((void *)(uintptr_t)r->out[i].value);
     for (size_t i = 0; i < r->n_out; i++) is_free((void *)(uintptr_t)r->out[i].name);

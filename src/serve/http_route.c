@@ -358,7 +358,9 @@ static bool admit(is_request *r)
     struct is_http *h = r->http;
     bool open = r->route->flags & IS_ROUTE_OPEN;
     pthread_mutex_lock(&h->lock);
-    bool spare = r->conn && is_conn_spare(h, r->conn);
+    if (r->conn && r->has_key) is_conn_shows(h, r->conn, &r->key);
+    bool spare = r->conn && is_conn_spare(h, r->conn) && !is_conn_room_for(h, r->conn);
+    if (r->conn) is_conn_holder(h, r->conn, r->holder);
     pthread_mutex_unlock(&h->lock);
     if (__atomic_load_n(&h->draining, __ATOMIC_RELAXED) && !open) {
         is_reply_header(r, "Retry-After", "5");

@@ -33,6 +33,7 @@ static void too_slow(struct is_http *h, is_conn *c)
         sizeof why - 1, why);
     if (!h->cert && c->state == CONN_READ) (void)!send(c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (h->s->metrics && c->state == CONN_READ) is_metric_add(h->s->metrics, IS_M_HTTP_REFUSED, "slow", NULL, 1);
+    if (c->state == CONN_READ && c->request) c->request->gave_way = true; /* what was told to be late is not done after all */
     cut(c);
 }
 
