@@ -240,8 +240,9 @@ INFERSCALE_API inferscale_status inferscale_pin(inferscale *is, const inferscale
  * it stays in the conversation's record (ls, show, export), and is not found, not put into contexts and not extracted from any
  * more. When it returns no token that is generated depends on what is forgotten, in other processes of this machine either. A keyed
  * hash of each forgotten fact's text stays, so that it is not extracted again. *n_deleted (may be NULL) = how many were there.
- * Unknown ids are not an error. Not to be called from on_text: it waits for the answer that is under way. Errors: E_BUSY (all is
- * forgotten, but a question that uses it has not ended in 10 s; it ends before its next token), E_READONLY, E_IO, ... */
+ * Unknown ids are not an error; inferscale_forget_with says which they are. Not to be called from on_text: it waits for the answer
+ * that is under way. Errors: E_BUSY (all is forgotten, but a question that uses it has not ended in 10 s; it ends before its next
+ * token), E_READONLY, E_IO, ... */
 INFERSCALE_API inferscale_status inferscale_forget(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n,
                                                    size_t *n_deleted);
 
@@ -258,6 +259,8 @@ typedef struct inferscale_forget_options {
     uint32_t wait_ms;    /* for questions under way, and for readers that keep the bank's log; 0 = 10,000 */
     inferscale_progress_fn on_progress; /* of the proof: bytes. NULL = none */
     void *progress_ctx;
+    int64_t *unknown;    /* room for n ids, or NULL: receives those of the ids that are not in the scope's memory, in their order */
+    size_t *n_unknown;   /* may be NULL: receives how many of the ids those are; 0 if the call fails before it has forgotten */
 } inferscale_forget_options;
 
 #define INFERSCALE_FORGET_OPTIONS_INIT { .struct_size = sizeof(inferscale_forget_options) }

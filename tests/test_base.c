@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/words.h"
 #include "support/scratch.h"
 
 /* ---- Memory and sentences ------------------------------------------------------------------------------------------------ */
@@ -141,6 +142,38 @@ static void on_log(void *ctx, int level, const char *message)
     assert_ptr_equal(ctx, &log_level);
     log_level = level;
     snprintf(log_line, sizeof log_line, "%s", message);
+}
+
+static void *other_thread_reads(void *out)
+{
+    *(const char **)out = is_words(IS_CALL_LIST);
+    return NULL;
+}
+
+/* Nobody but a C program is told the name of a C function, and a C program is told no command. */
+static void test_words_of_each_reader(void **state)
+{
+    const char *there = NULL;
+    pthread_t t;
+
+    (void)state;
+    for (int what = 0; what < IS_CALL_COUNT; what++)
+        for (int r = 0; r < IS_READER_COUNT; r++) {
+            const char *words = is_words_for((is_call)what, (is_reader)r), *c = strstr(words, "inferscale_");
+            assert_true(*words && strlen(words) < 80);
+            assert_true((c && c[11] >= 'a' && c[11] <= 'z') == (r == IS_READER_C));
+            assert_true(r != IS_READER_C || !strstr(words, "`inferscale "));
+        }
+    assert_string_equal(is_words(IS_CALL_LIST), "inferscale_ls");
+    assert_int_equal(is_reader_set(IS_READER_CLI), IS_READER_C);
+    assert_string_equal(is_words(IS_CALL_LIST), "`inferscale ls`");
+    assert_int_equal(is_reader_here(IS_READER_MCP), -1);
+    assert_string_equal(is_words(IS_CALL_LIST), "list_memories");
+    assert_int_equal(pthread_create(&t, NULL, other_thread_reads, &there), 0);
+    pthread_join(t, NULL);
+    assert_string_equal(there, "`inferscale ls`"); /* a thread's reader is its own */
+    assert_int_equal(is_reader_here(-1), IS_READER_MCP);
+    assert_int_equal(is_reader_set(IS_READER_C), IS_READER_CLI);
 }
 
 static void test_log(void **state)
@@ -476,6 +509,7 @@ int main(void)
         cmocka_unit_test(test_sentences),
         cmocka_unit_test(test_errno_gives_status_and_next_step),
         cmocka_unit_test(test_status_names_are_pinned),
+        cmocka_unit_test(test_words_of_each_reader),
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_buffer_against_oracle),
         cmocka_unit_test(test_buffer_integers),

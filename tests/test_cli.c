@@ -191,9 +191,10 @@ static void whole_flow(void **state)
     expect_in(last.err, "TTFT");
 
     sh("$IS forget --json %lld 999999", (long long)id);
-    expect_code(0);
+    expect_code(1);
     assert_int_equal(number_at("deleted"), 1);
     assert_int_equal(number_at("unknown"), 1);
+    expect_error("E_NOTFOUND", "no item 999999");
     sh("$IS ls --json");
     assert_int_equal(count("items"), 1);
     sh("$IS show --json %lld", (long long)id);

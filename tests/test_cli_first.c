@@ -224,13 +224,38 @@ static void unknown_ids(void **state)
     sh("$IS update 99 'Other.' --later --json");
     expect_error("E_NOTFOUND", "`inferscale ls`");
     sh("$IS forget 99");
-    expect_code(0);
-    assert_string_equal(last.out, "Nothing was forgotten: the id is not in this memory; `inferscale ls` lists the ids.\n");
-    sh("$IS forget 98 99 --json");
+    expect_code(1);
+    assert_string_equal(last.out, "Nothing was forgotten.\n");
+    assert_string_equal(last.err, "inferscale forget: there is no item 99 in this memory; `inferscale ls` lists the ids\n");
+    sh("$IS forget 98 99 --user nobody");
+    expect_code(1);
+    expect_in(last.err, "there are no items 98 and 99 in this memory");
+    sh("$IS forget 98 99 --json --prove");
+    expect_code(1);
     assert_int_equal(number_at("unknown"), 2);
-    expect_in(text_at("message"), "inferscale ls lists the ids");
-    sh("$IS forget 1 99");
-    expect_in(last.out, "Forgot 1 item; the other ids are not in this memory");
+    assert_int_equal(json_integer_value(item("unknown_ids", 1)), 99);
+    assert_true(json_is_false(json_object_get(last.json, "proven")));
+    expect_error("E_NOTFOUND", "`inferscale ls` lists the ids");
+    /* What is there is done, whatever else was named; an id that is given twice is there. */
+    sh("$IS forget 1 1");
+    expect_code(0);
+    assert_string_equal(last.out, "Forgot 1 item.\n");
+    sh("$IS remember --later 'Another.' 'And one.' && $IS forget 2 99");
+    expect_code(1);
+    expect_in(last.out, "Forgot 1 item.");
+    expect_in(last.err, "no item 99");
+    sh("$IS pin 99 3 --json");
+    expect_code(1);
+    expect_error("E_NOTFOUND", "no item 99");
+    assert_int_equal(json_integer_value(item("ids", 0)), 3);
+    sh("$IS show 98 3 99");
+    expect_code(1);
+    expect_in(last.out, "And one.");
+    expect_in(last.err, "no items 98 and 99");
+    sh("for v in 'update 99 x' 'supersede 99 x' 'pin 99' 'unpin 99' 'show 99' 'history 99' 'forget 99' 'forget 99 --prove' 'forget --turn 99';"
+       " do $IS $v --json | tail -1 | grep -q '\"code\":\"E_NOTFOUND\".*`inferscale ls`' && ! $IS $v >.said 2>&1 &&"
+       " ! grep -q 'inferscale_[a-z]' .said || echo \"$v\"; done 2>.err");
+    assert_string_equal(last.out, "");
     sh("$IS remember --later 'Over.' --expires 2001-01-01 && $IS ls");
     expect_in(last.out, "expired");
 }

@@ -141,20 +141,23 @@ static void a_wrong_line_is_named(void **state)
     refused("GET", "/inferscale/export", NULL, 400, "whose");
 }
 
-/* Long enough to be looked for. */
 /* Who slips on an id is told, and hears of no proof. */
 static void forgetting_what_is_not_there_proves_nothing(void **state)
 {
-    json_t *o = call("POST", "/inferscale/forget", "{\"user_id\": \"anna\", \"ids\": [\"999999\", \"999998\"], \"prove\": true}", 200);
+    json_t *o = call("POST", "/inferscale/forget", "{\"user_id\": \"anna\", \"ids\": [\"999999\", \"999998\"], \"prove\": true}", 404);
 
     (void)state;
+    assert_string_equal(json_string_value(json_object_get(json_object_get(o, "error"), "code")), "not_found");
+    assert_non_null(strstr(json_string_value(json_object_get(json_object_get(o, "error"), "message")), "GET /memories"));
     assert_int_equal(number(o, "forgotten"), 0);
     assert_int_equal(number(o, "not_found"), 2);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(o, "not_found_ids"), 1)), "999998");
     assert_int_equal(number(o, "needles"), 0);
     assert_true(json_is_false(json_object_get(o, "proven")));
     json_decref(o);
 }
 
+/* Long enough to be looked for. */
 static void forgetting_is_proven(void **state)
 {
     char body[200];

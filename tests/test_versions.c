@@ -172,6 +172,8 @@ static void the_source_turn_is_withdrawn(void **state)
     inferscale_forget_options o = INFERSCALE_FORGET_OPTIONS_INIT;
     inferscale_forget_report r;
     inferscale_list *l;
+    int64_t ids[4], unknown[4];
+    size_t n_unknown = 0;
 
     (void)state;
     other = forget_tell_from(is, &anna, "Anna mentioned an allergy.", turn);
@@ -191,8 +193,16 @@ static void the_source_turn_is_withdrawn(void **state)
     fact = forget_tell_from(is, &anna, "Anna says hello first.", before);
     o.with_turns = 0;
     o.with_facts = 1;
-    OK(inferscale_forget_with(is, &anna, &before, 1, &o, &r)); /* the turn takes its fact with it */
+    ids[0] = 999;
+    ids[1] = ids[3] = before;
+    ids[2] = -1;
+    o.unknown = unknown;
+    o.n_unknown = &n_unknown;
+    OK(inferscale_forget_with(is, &anna, ids, 4, &o, &r)); /* the turn takes its fact with it */
     assert_int_equal(r.forgotten, 2);
+    assert_true(n_unknown == 2 && unknown[0] == 999 && unknown[1] == -1); /* not those that went with others, or were named twice */
+    OK(inferscale_forget_with(is, &(inferscale_scope){ .user = "nobody" }, ids, 2, &o, &r));
+    assert_true(n_unknown == 2 && unknown[1] == before);
     FAILS(E_NOTFOUND, inferscale_show(is, &anna, fact, &l));
     OK(inferscale_ls(is, &anna, 0, 0, 0, &l));
     assert_true(l->n == 1 && l->items[0].id == after);

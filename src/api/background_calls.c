@@ -1,5 +1,6 @@
 /* background_calls.c - what the calls of a handle tell its background encoder, and what it lets them add: back-pressure. */
 #include "api/background.h"
+#include "base/words.h"
 
 /* What waits for one worker. Until its view is known its counts may miss what is there, and what this handle added is among them. */
 static uint64_t n_waiting_for(const is_background *b, const is_bg_worker *w)
@@ -35,9 +36,9 @@ is_status is_background_take(is_background *b, size_t n)
     fails = b->state.error != INFERSCALE_OK;
     pthread_mutex_unlock(&b->lock);
     if (room) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_BUSY, "%llu items wait for the background encoder and %llu may (max_pending); wait with "
-                   "inferscale_encode_wait or 'inferscale encode --wait', then remember again%s", (unsigned long long)waiting,
-                   (unsigned long long)b->max_pending, fails ? "; it fails: inferscale_encode_status or 'inferscale encode --status' says why" : "");
+    return is_fail(INFERSCALE_E_BUSY, "%llu items wait for the background encoder and %llu may (max_pending); %s, then remember again%s%s%s",
+                   (unsigned long long)waiting, (unsigned long long)b->max_pending, is_words(IS_CALL_ENCODE_WAIT), fails ? "; it fails: " : "",
+                   fails ? is_words(IS_CALL_ENCODE_STATUS) : "", fails ? " says why" : "");
 }
 
 /* The lock is held. */

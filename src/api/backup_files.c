@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/words.h"
 
 enum { HEX = 2 * IS_HASH_BYTES, CHUNK = 256 * 1024, MANIFEST_MAX = 1 << 30, SEGMENT_MAX = 1 << 30 };
 
@@ -138,7 +139,7 @@ static is_status check(const char *dir, char *text, size_t n)
     char *last;
 
     if (n < sizeof first_line || strncmp(text, first_line, 18) != 0 || strlen(text) != n)
-        return is_fail(INFERSCALE_E_FOREIGN, "%s holds no backup of InferScale; give the folder that `inferscale backup` wrote", dir);
+        return is_fail(INFERSCALE_E_FOREIGN, "%s holds no backup of InferScale; give the folder that %s wrote", dir, is_words(IS_CALL_BACKUP));
     if (strncmp(text, first_line, sizeof first_line - 1) != 0)
         return is_fail(INFERSCALE_E_FOREIGN, "the backup in %s was written by a newer InferScale; upgrade", dir);
     if (n < sizeof first_line + end || text[n - 1] != '\n') return damaged(dir);

@@ -4,6 +4,7 @@
 #include "api/background.h"
 #include "api/damage.h"
 #include "base/clock.h"
+#include "base/words.h"
 
 /* The partition of a scope; *p is left zeroed for NULL (the whole store). *there = false: nothing was ever remembered there (id -1). */
 static is_status find(inferscale *is, const inferscale_scope *scope, is_partition *p, bool *there)
@@ -149,8 +150,7 @@ is_status inferscale_encode_wait(inferscale *is, const inferscale_scope *scope, 
 
     IS_TRY(is_handle_check(is));
     if (!is->background)
-        return is_fail(INFERSCALE_E_INVALID, "this handle has no background encoder; set inferscale_options.background, or call "
-                       "inferscale_encode");
+        return is_fail(INFERSCALE_E_INVALID, "there is no background encoder to wait for; %s", is_words(IS_CALL_BACKGROUND));
     is_background_look(is->background);
     for (;;) {
         inferscale_encoder_state s = INFERSCALE_ENCODER_STATE_INIT;

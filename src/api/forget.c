@@ -117,6 +117,7 @@ static is_status forget(inferscale *is, const is_partition *p, is_closure *c, co
     if (st == INFERSCALE_E_FULL && (proof || c->expired ? is_room_release(is) : is_room_make(is, p, c->ids, c->n)))
         st = is_bank_forget_closure(is->bank, p, c);
     if (st != INFERSCALE_OK) return st;
+    if (o->n_unknown) *o->n_unknown = c->n_unknown;
     r->forgotten = c->n_deleted;
     r->withdrawn = c->n_withdrawn;
     r->reencode = c->n_reencode;
@@ -129,6 +130,13 @@ static is_status forget(inferscale *is, const is_partition *p, is_closure *c, co
     cut = c->n_deleted ? is_bank_cut_log(is->bank, LOG_WAIT_MS) : INFERSCALE_OK;
     if (cut != INFERSCALE_OK) is_log(IS_LOG_WARN, "bank: the write-ahead log could not be emptied after forgetting: %s", is_error());
     return st == INFERSCALE_OK ? st : is_fail(st, "%s", why);
+}
+
+/* An owner nobody knows has none of the ids. */
+static void all_unknown(const inferscale_forget_options *o, const int64_t *ids, size_t n)
+{
+    if (o->n_unknown) *o->n_unknown = n;
+    if (o->unknown && n) memcpy(o->unknown, ids, n * sizeof *ids);
 }
 
 is_status inferscale_forget_with(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n,
@@ -145,8 +153,11 @@ is_status inferscale_forget_with(inferscale *is, const inferscale_scope *scope, 
     memset(r, 0, sizeof *r);
     IS_TRY(is_handle_check(is));
     IS_TRY(check_options(o, ids, n));
+    c.unknown = o->unknown;
+    if (o->n_unknown) *o->n_unknown = 0;
     st = begin(is, scope, "forget", &p);
     if (st != INFERSCALE_OK && st != INFERSCALE_E_NOTFOUND) return st;
+    if (st == INFERSCALE_E_NOTFOUND) all_unknown(o, ids, n);
     if (st == INFERSCALE_E_NOTFOUND && !o->prove) return INFERSCALE_OK; /* an owner nobody knows has nothing to forget */
     if (st == INFERSCALE_E_NOTFOUND || (n == 0 && !o->all && !o->expired)) /* nothing but the log, which may be left from before */
         return is_bank_cut_log(is->bank, o->wait_ms ? o->wait_ms : WAIT_MS_DEFAULT);

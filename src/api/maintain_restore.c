@@ -4,6 +4,7 @@
 
 #include "api/backup.h"
 #include "base/mem.h"
+#include "base/words.h"
 
 typedef struct job {
     const is_fs *fs;
@@ -90,8 +91,8 @@ static is_status settle_books(job *j)
     f.quick = 1;
     st = inferscale_open(&is, &o);
     if (st == INFERSCALE_OK && *inferscale_notice(is))
-        st = is_fail(INFERSCALE_E_FULL, "what is remembered is restored, but %s: `inferscale fsck --repair` does the rest",
-                     inferscale_notice(is));
+        st = is_fail(INFERSCALE_E_FULL, "what is remembered is restored, but %s: %s does the rest",
+                     inferscale_notice(is), is_words(IS_CALL_REPAIR));
     if (st == INFERSCALE_OK) st = inferscale_fsck(is, &f, &r);
     inferscale_fsck_free(r);
     inferscale_close(is);
@@ -119,7 +120,7 @@ is_status inferscale_restore(const char *dir, const char *home, inferscale_resto
     is_status st;
 
     if (!dir || !*dir || strlen(dir) > IS_VAULT_PATH_BYTES - 256)
-        return is_fail(INFERSCALE_E_INVALID, "no folder of a backup given; give the one that `inferscale backup` wrote");
+        return is_fail(INFERSCALE_E_INVALID, "no folder of a backup given; give the one that %s wrote", is_words(IS_CALL_BACKUP));
     if (j.o->struct_size < sizeof none)
         return is_fail(INFERSCALE_E_INVALID, "the restore options are not initialised; use INFERSCALE_RESTORE_OPTIONS_INIT");
     j.o->created = 0;

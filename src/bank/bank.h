@@ -86,6 +86,8 @@ typedef struct is_closure {
     void *ctx;
     size_t n_deleted, n_withdrawn; /* out */
     size_t n_reencode;       /* out: facts that stay and lost segments */
+    int64_t *unknown;        /* room for n ids, or NULL: receives those of `ids` that the partition and the filter do not have */
+    size_t n_unknown;        /* out: how many they are; an id that was given twice counts twice */
     is_names stale;          /* out: is_names_free */
 } is_closure;
 is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *c);

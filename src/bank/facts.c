@@ -4,6 +4,7 @@
 
 #include "bank/sql.h"
 #include "base/clock.h"
+#include "base/words.h"
 
 /* A fact with its defaults filled in. */
 typedef struct filled {
@@ -179,7 +180,7 @@ static is_status drop_embeddings(is_bank *b, const is_partition *p, int64_t id)
 
 static is_status no_such_fact(int64_t id)
 {
-    return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; `inferscale ls` (inferscale_ls) lists the ids", (long long)id);
+    return is_fail(INFERSCALE_E_NOTFOUND, "there is no fact %lld in this memory; %s lists the ids", (long long)id, is_words(IS_CALL_LIST));
 }
 
 /* E_NOTFOUND unless it is a fact of the partition. */

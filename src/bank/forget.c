@@ -348,8 +348,14 @@ static is_status forget_in(work *w)
     is_closure *c = w->c;
 
     if (!c->ids) IS_TRY(choose(w, 0));
-    for (size_t i = 0; c->ids && i < c->n; i++)
+    for (size_t i = 0; c->ids && i < c->n; i++) {
+        size_t before = w->todo.n;
+
         if (c->ids[i] > 0) IS_TRY(choose(w, c->ids[i]));
+        if (w->todo.n != before) continue;
+        if (c->unknown) c->unknown[c->n_unknown] = c->ids[i];
+        c->n_unknown++;
+    }
     for (size_t i = 0; i < w->todo.n; i++) IS_TRY(delete_item(w, w->todo.ids[i]));
     if (c->n_deleted == 0) return INFERSCALE_OK;
     IS_TRY(drop_empty_conversations(w->b, w->p));
@@ -363,7 +369,7 @@ is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *
     work w = { .b = b, .p = p, .c = c };
     is_status st;
 
-    c->n_deleted = c->n_withdrawn = c->n_reencode = 0;
+    c->n_deleted = c->n_withdrawn = c->n_reencode = c->n_unknown = 0;
     c->stale = (is_names){ 0 };
     IS_TRY(bank_begin(b));
     st = bank_end(b, forget_in(&w));
@@ -372,7 +378,7 @@ is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *
     is_free(w.withdrawn.ids);
     if (st == INFERSCALE_OK) return st;
     is_names_free(&c->stale);
-    c->n_deleted = c->n_withdrawn = c->n_reencode = 0;
+    c->n_deleted = c->n_withdrawn = c->n_reencode = c->n_unknown = 0;
     return st;
 }
 

@@ -2,6 +2,7 @@
  * where the handle's may go on from what it holds in memory. */
 #include "bank/maintain.h"
 #include "bank/sql.h"
+#include "base/words.h"
 
 /* Another file, or none, is at the path: SQLite would go on in the one that nobody will ever find again. */
 static is_status at_its_place(is_bank *b)
@@ -36,7 +37,8 @@ static is_status still_damaged(is_bank *b, is_bank *fresh)
 
     IS_TRY(is_bank_check(fresh, &ok));
     if (!ok)
-        return is_fail(INFERSCALE_E_CORRUPT, "the bank %s is damaged; `inferscale fsck` says where, a backup mends it", b->path);
+        return is_fail(INFERSCALE_E_CORRUPT, "the bank %s is damaged; %s says where, a backup mends it", b->path,
+                       is_words(IS_CALL_FSCK));
     __atomic_store_n(&b->found_damage, 0, __ATOMIC_RELAXED);
     return INFERSCALE_OK;
 }

@@ -5,6 +5,7 @@
 #include "bank/sql.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/words.h"
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------------------- */
 
@@ -208,7 +209,7 @@ is_status is_bank_history(is_bank *b, const is_partition *p, int64_t id, infersc
     st = collect(&q, *out);
     bank_unlock(b);
     if (st == INFERSCALE_OK && (*out)->n == 0)
-        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; `inferscale ls` (inferscale_ls) lists the ids", (long long)id);
+        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this memory; %s lists the ids", (long long)id, is_words(IS_CALL_LIST));
     return hand_over(st, out);
 }
 
@@ -233,7 +234,7 @@ is_status is_bank_whose(is_bank *b, int64_t id, inferscale_owner *out)
     bank_unlock(b);
     if (st != INFERSCALE_OK || !found) memset(out, 0, sizeof *out);
     if (st != INFERSCALE_OK || found) return st;
-    return is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this store; `inferscale ls` (inferscale_ls) lists the ids", (long long)id);
+    return is_fail(INFERSCALE_E_NOTFOUND, "there is no item %lld in this store; %s lists the ids", (long long)id, is_words(IS_CALL_LIST));
 }
 
 /* ---- Neighbours: what the encoding policies put before a fact ------------------------------------------------------------ */

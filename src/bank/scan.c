@@ -13,6 +13,7 @@
 #include "bank/sql.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/words.h"
 
 enum { CHUNK_BYTES = 1 << 20, SHM_BYTES = 32768, RETRY_MS = 20, INTERIOR = 12 };
 
@@ -108,8 +109,8 @@ static is_status push(pages *s, uint32_t page)
 
 static is_status damaged(const job *j, uint32_t page)
 {
-    return is_fail(INFERSCALE_E_CORRUPT, "page %u of the bank %s is damaged; run inferscale fsck, or restore a backup", page,
-                   j->b->path);
+    return is_fail(INFERSCALE_E_CORRUPT, "page %u of the bank %s is damaged; %s says what else is, a backup mends it", page,
+                   j->b->path, is_words(IS_CALL_FSCK));
 }
 
 /* Zeroes what lies between the page's cell pointers and its cells. */

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "cli/args.h"
+#include "cli/items.h"
 #include "cli/out.h"
 #include "cli/store.h"
 #include "exchange/json.h"
@@ -44,8 +45,8 @@ static int check_usage(const cli_args *a, bool *all)
 }
 
 /* reencoded: computed anew by this call (--encode); to_reencode: left for the next encode. */
-static void print_json(const cli_args *a, const inferscale_forget_report *r, inferscale_status st, size_t unknown, uint64_t reencoded,
-                       uint64_t left)
+static json_t *report_json(const cli_args *a, const inferscale_forget_report *r, inferscale_status st, size_t unknown, uint64_t reencoded,
+                           uint64_t left)
 {
     json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "forgotten", (json_int_t)r->forgotten, "deleted", (json_int_t)r->forgotten,
                           "unknown", (json_int_t)unknown, "withdrawn", (json_int_t)r->withdrawn, "segments", (json_int_t)r->segments,
@@ -53,21 +54,16 @@ static void print_json(const cli_args *a, const inferscale_forget_report *r, inf
     if (cli_flag(a, "--prove")) {
         is_proof_json(o, r);
     }
-    if (unknown)
-        json_object_set_new(o, "message", json_string("the unknown ids are not in this memory; inferscale ls lists the ids"));
     if (st != INFERSCALE_OK)
         json_object_set_new(o, "error", json_pack("{s:s,s:o}", "code", inferscale_status_name(st), "message", cli_json_text(inferscale_error())));
-    cli_print_json(o);
+    return o;
 }
 
 static void print_text(const cli_args *a, const inferscale_forget_report *r, size_t unknown, uint64_t left)
 {
     char size[32], items[64], proof[512];
-    if (unknown && !r->forgotten)
-        printf("Nothing was forgotten: %s in this memory; `inferscale ls` lists the ids.\n", unknown == 1 ? "the id is not" : "none of the ids is");
-    else
-        printf("Forgot %s%s.\n", cli_n_of(r->forgotten, "item", items),
-               unknown ? "; the other ids are not in this memory (`inferscale ls` lists the ids)" : "");
+    if (unknown && !r->forgotten) printf("Nothing was forgotten.\n");
+    else printf("Forgot %s.\n", cli_n_of(r->forgotten, "item", items));
     if (r->withdrawn)
         printf("%llu source turn%s withdrawn: kept in the record, not found or used any more (--with-turns deletes them).\n",
                (unsigned long long)r->withdrawn, r->withdrawn == 1 ? "" : "s");
@@ -93,14 +89,16 @@ static int carry_out(const cli_args *a, inferscale *is, const inferscale_scope *
     inferscale_encode_options e = INFERSCALE_ENCODE_OPTIONS_INIT;
     inferscale_status st;
     uint64_t reencoded = 0, left;
-    size_t unknown;
+    size_t unknown = 0;
+    json_t *report = NULL;
     cli_progress p;
+    int rc = CLI_OK;
+    o->n_unknown = &unknown;
     cli_progress_start(&p, "Searching", 0);
     o->on_progress = cli_progress_at;
     o->progress_ctx = &p;
     st = inferscale_forget_with(is, scope, ids, n, o, &r);
     cli_progress_end(&p);
-    unknown = n > r.forgotten ? n - r.forgotten : 0;
     left = r.reencode;
     if (st != INFERSCALE_OK && !r.forgotten) return cli_fail_as(a, st); /* nothing was done */
     if (st == INFERSCALE_OK && left && cli_flag(a, "--encode")) {
@@ -108,11 +106,12 @@ static int carry_out(const cli_args *a, inferscale *is, const inferscale_scope *
         reencoded = e.facts_encoded;
         left -= reencoded < left ? reencoded : left;
     }
-    if (cli_wants_json(a)) print_json(a, &r, st, unknown, reencoded, left);
+    if (st != INFERSCALE_OK) fprintf(stderr, "inferscale forget: %s\n", inferscale_error());
+    if (cli_wants_json(a)) report = report_json(a, &r, st, unknown, reencoded, left);
     else print_text(a, &r, unknown, left);
-    if (st == INFERSCALE_OK) return CLI_OK;
-    fprintf(stderr, "inferscale forget: %s\n", inferscale_error());
-    return CLI_FAILED;
+    if (unknown) rc = cli_unknown_ids(a, o->unknown, unknown, &report);
+    if (report) cli_print_json(report);
+    return st == INFERSCALE_OK ? rc : CLI_FAILED;
 }
 
 static int cmd_forget(const cli_args *a)
@@ -122,7 +121,7 @@ static int cmd_forget(const cli_args *a)
     inferscale_forget_options o = INFERSCALE_FORGET_OPTIONS_INIT;
     bool all = false;
     size_t n = cli_n(a);
-    int64_t *ids, turn = cli_int(a, "--turn", 0, 1, INT64_MAX);
+    int64_t *ids, *unknown, turn = cli_int(a, "--turn", 0, 1, INT64_MAX);
     int rc = check_usage(a, &all);
     if (rc != CLI_OK) return rc;
     cli_scope(a, &scope);
@@ -131,10 +130,12 @@ static int cmd_forget(const cli_args *a)
             return cli_usage(a, "--all forgets everything of this owner, --run everything of the run; add --yes to say that you mean it");
         if (!confirmed(&scope, scope.run)) return cli_fail_msg(a, "not confirmed; nothing was forgotten");
     }
-    ids = is_calloc(n + 1, sizeof *ids);
+    ids = is_calloc(n + 1, 2 * sizeof *ids);
     if (!ids) return cli_fail_msg(a, "out of memory; close other programs and try again");
+    unknown = ids + n + 1;
     for (size_t i = 0; i < n; i++) ids[i] = cli_id_at(a, i);
     if (turn) ids[n++] = turn;
+    o.unknown = unknown;
     o.all = all;
     o.expired = cli_flag(a, "--expired");
     o.with_turns = cli_flag(a, "--with-turns");
@@ -167,7 +168,7 @@ const cli_verb cli_verb_forget = {
     "before their next token, in other processes too. --run NAME without ids forgets the run.\n\n"
     "--prove searches the bank, its log, free pages and every other file of the store, and fails if it finds a piece of it that no "
     "other row accounts for. Backups, snapshots, copy-on-write filesystems, old blocks of an SSD, swap and core dumps cannot be "
-    "reached.\n\n"
+    "reached. Ids that are not there are named, the others forgotten; it then exits with 1.\n\n"
     "Examples:\n  inferscale forget 12 13\n  inferscale forget 12 --prove --json\n  inferscale forget --turn 7\n"
     "  inferscale forget --user anna --run r1 --yes\n  inferscale forget --all --user anna\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_forget,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/args.h"
 #include "cli/out.h"
 
 json_t *cli_item_json(const inferscale_item *t, unsigned with) { return is_item_json(t, with); }
@@ -68,4 +69,34 @@ void cli_items_print(const inferscale_list *list, unsigned with)
         cli_put_cut(stdout, t->text, columns ? (columns - used > 10 ? columns - used : 10) : 0);
         putchar('\n');
     }
+}
+
+/* "there is no item 7 in this memory", "there are no items 7 and 9 in this memory"; ids beyond the first few are counted. */
+static void unknown_sentence(const int64_t *ids, size_t n, char *out, size_t cap)
+{
+    enum { SHOWN = 8 };
+    const size_t shown = n <= SHOWN ? n : SHOWN;
+    size_t at = (size_t)snprintf(out, cap, "there %s no item%s", n == 1 ? "is" : "are", n == 1 ? "" : "s");
+
+    for (size_t i = 0; i < shown; i++)
+        at += (size_t)snprintf(out + at, cap - at, "%s%lld", i == 0 ? " " : i + 1 == n ? " and " : ", ", (long long)ids[i]);
+    if (n > shown) at += (size_t)snprintf(out + at, cap - at, " and %zu more", n - shown);
+    snprintf(out + at, cap - at, " in this memory; `inferscale ls` lists the ids");
+}
+
+int cli_unknown_ids(const cli_args *a, const int64_t *ids, size_t n, json_t **report)
+{
+    char sentence[512];
+    json_t *list;
+
+    unknown_sentence(ids, n, sentence, sizeof sentence);
+    fflush(stdout);
+    fprintf(stderr, "inferscale %s: %s\n", cli_current(a)->name, sentence);
+    if (!cli_wants_json(a)) return CLI_FAILED;
+    if (!*report) *report = json_object();
+    list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    json_object_set_new(*report, "unknown_ids", list);
+    json_object_set_new(*report, "error", json_pack("{s:s,s:s}", "code", inferscale_status_name(INFERSCALE_E_NOTFOUND), "message", sentence));
+    return CLI_FAILED;
 }

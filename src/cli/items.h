@@ -14,4 +14,8 @@ json_t *cli_items_json(const inferscale_list *list, unsigned with);
 /* A table: id, (score), when, (kind if there are both), (KV), text cut to the terminal. */
 void cli_items_print(const inferscale_list *list, unsigned with);
 
+/* What a verb that takes several ids says of those that are not in the owner's memory: a sentence on stderr; with --json members
+ * "unknown_ids" and "error" (E_NOTFOUND) in *report, which is made if it is NULL. Returns CLI_FAILED. The others are done. */
+int cli_unknown_ids(const cli_args *a, const int64_t *ids, size_t n, json_t **report);
+
 #endif

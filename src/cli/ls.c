@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cli/args.h"
 #include "cli/items.h"
 #include "cli/out.h"
@@ -108,30 +109,38 @@ static int cmd_show(const cli_args *a)
 {
     inferscale *is = NULL;
     inferscale_scope scope;
-    json_t *items = json_array();
+    json_t *items = json_array(), *report = NULL;
+    int64_t *unknown = NULL;
+    size_t n_unknown = 0, n_shown = 0;
     int rc = CLI_OK, with = 0;
     if (cli_n(a) == 0) rc = cli_usage(a, "give the id of what to show; `inferscale ls` lists ids");
     for (size_t i = 0; i < cli_n(a); i++) cli_id_at(a, i);
     cli_scope(a, &scope);
     if (rc == CLI_OK) rc = cli_open(a, &is);
     if (rc == CLI_OK && (with = with_kv(a, is)) < 0) rc = -with;
+    unknown = is_calloc(cli_n(a) + 1, sizeof *unknown);
+    if (!unknown && rc == CLI_OK) rc = cli_fail_msg(a, "out of memory; close other programs and try again");
     for (size_t i = 0; i < cli_n(a) && rc == CLI_OK; i++) {
         inferscale_list *list = NULL;
         inferscale_status st = inferscale_show(is, &scope, cli_id_at(a, i), &list);
-        if (st != INFERSCALE_OK || list->n == 0) {
-            rc = cli_fail_as(a, st != INFERSCALE_OK ? st : INFERSCALE_E_NOTFOUND);
+        if (st == INFERSCALE_E_NOTFOUND || (st == INFERSCALE_OK && list->n == 0)) {
+            unknown[n_unknown++] = cli_id_at(a, i);
+        } else if (st != INFERSCALE_OK) {
+            rc = cli_fail_as(a, st);
         } else if (cli_wants_json(a)) {
             json_t *item = cli_item_json(&list->items[list->n - 1], (unsigned)with);
             json_object_set_new(item, "versions", cli_items_json(list, (unsigned)with));
             json_array_append_new(items, item);
         } else {
-            if (i) putchar('\n');
+            if (n_shown++) putchar('\n');
             print_item(list, (unsigned)with);
         }
         inferscale_list_free(list);
     }
-    if (rc == CLI_OK && cli_wants_json(a))
-        cli_print_json(json_pack("{s:O}", "items", items));
+    if (rc == CLI_OK && cli_wants_json(a)) report = json_pack("{s:O}", "items", items);
+    if (rc == CLI_OK && n_unknown) rc = cli_unknown_ids(a, unknown, n_unknown, &report);
+    if (report) cli_print_json(report);
+    is_free(unknown);
     json_decref(items);
     inferscale_close(is);
     return rc;

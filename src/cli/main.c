@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/words.h"
 #include "cli/args.h"
 #include "cli/help.h"
 
@@ -24,6 +25,7 @@ int main(int argc, char **argv)
     cli_args *args = NULL;
     int used, rc;
 
+    is_reader_set(IS_READER_CLI);
     setlocale(LC_CTYPE, "C.UTF-8"); /* for the width of characters; numbers and dates stay in the C locale */
     signal(SIGPIPE, SIG_IGN);       /* a closed pipe is a failed write, not a killed encoder */
     signal(SIGXFSZ, SIG_IGN);       /* beyond `ulimit -f` (systemd's LimitFSIZE) a write fails with EFBIG, as on a full disk */

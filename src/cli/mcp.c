@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/words.h"
 #include "cli/args.h"
 #include "cli/out.h"
 #include "serve/mcp.h"
@@ -56,6 +57,7 @@ static int cmd_mcp(const cli_args *a)
     rc = cli_open_background(a, &is);
     if (rc != CLI_OK) return rc;
     m.is = is;
+    is_reader_set(IS_READER_MCP);
     serve(&m);
     inferscale_close(is);
     return CLI_OK;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/words.h"
 #include "exchange/json.h"
 #include "serve/mcp.h"
 
@@ -138,10 +139,13 @@ json_t *is_mcp_answer(const is_mcp *m, const char *text, size_t n, bool *bad)
 {
     json_error_t error;
     json_t *message = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error), *out;
+    int reader;
 
     if (bad) *bad = !message;
     if (!message) return is_mcp_error(IS_MCP_PARSE, "Parse error: %.160s", error.text);
+    reader = is_reader_here(IS_READER_MCP);
     out = json_is_array(message) ? answer_all(m, message) : answer(m, message);
+    is_reader_here(reader);
     json_decref(message);
     return out;
 }

@@ -108,14 +108,18 @@ static int64_t *read_ids(is_request *r, json_t *list, size_t *n, bool *ok)
     return NULL;
 }
 
-/* n_ids: that were named. Those of them that are not this owner's are told, so that a slip is not taken for a success. */
-static json_t *report_json(const inferscale_forget_report *p, size_t n_ids, bool prove)
+/* ids[unknown]: those named that are not this owner's. They are told, so that a slip is not taken for a success. */
+static json_t *report_json(const inferscale_forget_report *p, const int64_t *ids, size_t unknown, bool prove)
 {
-    size_t unknown = n_ids > p->forgotten ? n_ids - (size_t)p->forgotten : 0;
+    json_t *list = unknown ? json_array() : NULL;
     json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I}", "forgotten", (json_int_t)p->forgotten, "withdrawn", (json_int_t)p->withdrawn, "segments",
                           (json_int_t)p->segments, "to_reencode", (json_int_t)p->reencode, "pending", (json_int_t)p->pending);
 
-    if (unknown) json_object_set_new(o, "not_found", json_integer((json_int_t)unknown));
+    for (size_t i = 0; i < unknown; i++) json_array_append_new(list, json_sprintf("%lld", (long long)ids[i]));
+    if (unknown) {
+        json_object_set_new(o, "not_found", json_integer((json_int_t)unknown));
+        json_object_set_new(o, "not_found_ids", list);
+    }
     if (prove) is_proof_json(o, p);
     return o;
 }
@@ -133,17 +137,34 @@ static void reply_half(is_server *s, is_request *r, inferscale_status st, json_t
     is_reply_json(r, busy ? 429 : 500, report);
 }
 
+/* None of the ids is there: as DELETE /memories/{id} says it, with the report beside it. */
+static void reply_none_there(is_request *r, json_t *report)
+{
+    json_object_set_new(report, "error", json_pack("{s:s,s:s,s:s,s:s}", "message", "none of the ids is in this memory; GET /memories lists the ids",
+                                                   "type", "invalid_request_error", "param", "ids", "code", "not_found"));
+    is_reply_json(r, 404, report);
+}
+
 static void carry_out(is_server *s, is_request *r, const inferscale_scope *scope, const int64_t *ids, size_t n,
-                      const inferscale_forget_options *o)
+                      inferscale_forget_options *o)
 {
     inferscale_forget_report report = { 0 };
-    is_status st = inferscale_forget_with(s->is, scope, ids, n, o, &report);
+    int64_t *unknown = is_calloc(n + 1, sizeof *unknown);
+    size_t n_unknown = 0;
+    is_status st = INFERSCALE_E_NOMEM;
 
+    o->unknown = unknown;
+    o->n_unknown = &n_unknown;
+    if (unknown) st = inferscale_forget_with(s->is, scope, ids, n, o, &report);
+    else is_fail(st, "out of memory");
     if (st == INFERSCALE_E_NOTFOUND) st = INFERSCALE_OK; /* an owner nobody knows has nothing to be forgotten */
     is_metric_add(s->metrics, IS_M_MEMORY_OPS, "forget", st == INFERSCALE_OK ? "ok" : st == INFERSCALE_E_INVALID ? "refused" : "failed", 1);
-    if (st == INFERSCALE_OK) is_reply_json(r, 200, report_json(&report, n, o->prove));
-    else if (st == INFERSCALE_E_TRACE || (st == INFERSCALE_E_BUSY && report.forgotten)) reply_half(s, r, st, report_json(&report, n, o->prove));
+    if (st == INFERSCALE_OK && n && n_unknown == n) reply_none_there(r, report_json(&report, unknown, n_unknown, o->prove));
+    else if (st == INFERSCALE_OK) is_reply_json(r, 200, report_json(&report, unknown, n_unknown, o->prove));
+    else if (st == INFERSCALE_E_TRACE || (st == INFERSCALE_E_BUSY && report.forgotten))
+        reply_half(s, r, st, report_json(&report, unknown, n_unknown, o->prove));
     else is_reply_failed(r, st, NULL);
+    is_free(unknown);
 }
 
 static void forget(is_server *s, is_request *r)

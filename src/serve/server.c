@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/words.h"
 #include "serve/audit.h"
 #include "serve/http_run.h"
 #include "serve/log.h"
@@ -201,6 +202,7 @@ is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, con
     int none = 0;
     if (!__atomic_compare_exchange_n(&server_runs, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return is_fail(INFERSCALE_E_INVALID, "a server runs in this process already; stop it first");
+    is_reader reader = is_reader_set(IS_READER_HTTP);
     json_object_seed(0);
     is_status st = make_wake();
     if (st == INFERSCALE_OK) st = serve(&s, tables, on_ready, ctx);
@@ -213,6 +215,7 @@ is_status is_server_run(const is_config *config, void (*on_ready)(void *ctx, con
     is_keys_close(s.keys);
     is_metrics_free(s.metrics);
     __atomic_store_n(&stops, 0, __ATOMIC_RELEASE); /* here, not at the start: a signal that came early counts */
+    is_reader_set(reader);
     __atomic_store_n(&server_runs, 0, __ATOMIC_RELEASE);
     return st == INFERSCALE_OK ? st : is_fail(st, "%s", why);
 }
