@@ -36,7 +36,10 @@ static void *on_line(void *cls, const char *target, struct MHD_Connection *con)
     r->conn = c;
     c->request = r;
     is_conn_state(c, CONN_READ);
+    h->thread = pthread_self();
+    h->has_thread = true;
     pthread_mutex_unlock(&h->lock);
+    is_raw_line(r, target);
     return r;
 }
 
@@ -199,6 +202,7 @@ static enum MHD_Result keep_header(void *ctx, enum MHD_ValueKind kind, const cha
                                    size_t value_n)
 {
     (void)kind;
+    if (!is_raw_header(ctx, name, name_n, value, value_n)) return MHD_YES;
     return is_request_header_came(ctx, name, name_n, value, value_n) ? MHD_YES : MHD_NO;
 }
 
@@ -210,6 +214,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *con, const c
     if (!r) return MHD_NO; /* there was no memory, or no room, for it */
     if (!r->begun) {
         r->begun = true;
+        is_raw_begin(r, method, version);
         MHD_get_connection_values_n(con, MHD_HEADER_KIND, keep_header, r);
         is_request_begin(r, method, version);
         pthread_mutex_lock(&r->http->lock);
@@ -282,7 +287,7 @@ static is_status read_tls(struct is_http *h)
 static void say(void *ctx, const char *fmt, va_list ap)
 {
     char line[512];
-    (void)ctx;
+    is_raw_said(ctx);
     vsnprintf(line, sizeof line, fmt, ap);
     line[strcspn(line, "\r\n")] = '\0';
     is_log(IS_LOG_DEBUG, "http: %s", line);
@@ -302,7 +307,7 @@ static is_status start_daemon(struct is_http *h)
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, h,
                                  MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)longest + 5, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                 (size_t)32 << 10, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+                                 (size_t)HTTP_HEAD, MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
                                  h, MHD_OPTION_NOTIFY_CONNECTION, is_conn_notify, h, MHD_OPTION_URI_LOG_CALLBACK, on_line, h,
                                  MHD_OPTION_ARRAY, h->cert ? tls : none, MHD_OPTION_END);
     if (h->daemon) return INFERSCALE_OK;

@@ -22,6 +22,7 @@
 enum {
     HTTP_GRACE_MS = 500,       /* silent for less: what was read may be a head that is just being taken apart */
     HTTP_SPARE = 32,           /* connections beyond the bound: they may ask for /health and /ready, others are told so and closed */
+    HTTP_HEAD = (32 << 10) + 512, /* more than 32 KiB, so that it is mapped: zeros at first, and gone when it is freed */
     HTTP_HEADERS = 100,        /* of a request */
     HTTP_QUERIES = 64,
     HTTP_PARAMS = 4,
@@ -108,6 +109,8 @@ struct is_http {
     struct pollfd *watch_fds;  /* [n_slots], as watch_at: the watcher's */
     uint32_t *watch_at;
     bool watching;
+    bool has_thread;           /* libmicrohttpd's: known since the first request */
+    pthread_t thread;
     volatile int stop_watching, draining, ending; /* atomic */
 };
 
@@ -125,11 +128,14 @@ struct is_request {
     pair headers[HTTP_HEADERS], queries[HTTP_QUERIES], params[HTTP_PARAMS];
     size_t n_headers, n_queries, n_params;
     bool head;                 /* HEAD: no body goes out */
+    bool is_1_1;
     bool begun, dispatched, close_after, too_big, sizes_known;
     uint64_t body_said;        /* Content-Length */
     uint64_t swallowed;
     uint64_t held;             /* of body, counted in http->body_bytes; http->lock */
     bool gave_way;             /* its body had to make room; http->lock */
+    const char *raw_target, *raw_end; /* in libmicrohttpd's buffer: the request line's, and where the head was read to; http_raw.c */
+    bool raw_bad;              /* something stands between the parts of the head */
     char holder[40];           /* whose turn it takes: its key's name, or its address */
     is_buf body;
     json_t *json;
@@ -183,6 +189,14 @@ size_t is_request_count(const is_request *r, const char *header);
 bool is_request_header_came(is_request *r, const char *name, size_t name_n, const char *value, size_t value_n);
 void is_request_begin(is_request *r, const char *method, const char *version);
 is_face is_face_of_path(const char *path);                           /* where no route says it */
+
+/* http_raw.c; all on libmicrohttpd's thread */
+bool is_raw_needed(void);
+void is_raw_line(is_request *r, const char *target);                 /* the request line is there */
+void is_raw_begin(is_request *r, const char *method, const char *version); /* the head is there; then each header, in order */
+bool is_raw_header(is_request *r, const char *name, size_t name_n, const char *value, size_t value_n); /* false: it is one of ours */
+bool is_raw_good(const is_request *r);                               /* nothing was cut off a header */
+void is_raw_said(struct is_http *h);                                 /* libmicrohttpd has said something to its log */
 
 /* http_reply.c */
 struct MHD_Response *is_reply_stream(is_request *r);

@@ -33,6 +33,12 @@ static bool framing(is_request *r)
         "X-Inferscale-Pass", "Content-Range"
     };
     const char *length = is_request_header(r, "Content-Length"), *coding = is_request_header(r, "Transfer-Encoding");
+    const char *host = is_request_header(r, "Host");
+    if (!host && r->is_1_1) {
+        r->close_after = true;
+        is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "the request has no header Host");
+        return refuse(r, "framing");
+    }
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
         if (is_request_count(r, single[i]) < 2) continue;
         r->close_after = true;
@@ -80,6 +86,8 @@ bool is_request_header_came(is_request *r, const char *name, size_t name_n, cons
         return false;
     }
     pair *p = &r->headers[r->n_headers];
+    if (strcasecmp(name, "Transfer-Encoding") != 0) /* there a blank means that libmicrohttpd has read it otherwise than we would */
+        while (value && value_n && (value[value_n - 1] == ' ' || value[value_n - 1] == '\t')) value_n--;
     p->name = is_request_keep(r, name, name_n);
     p->value = is_request_keep(r, value ? value : "", value ? value_n : 0);
     if (!p->name || !p->value) { /* what has lost a header is not routed */
@@ -93,6 +101,7 @@ bool is_request_header_came(is_request *r, const char *name, size_t name_n, cons
 
 static bool head(is_request *r, const char *version)
 {
+    r->is_1_1 = strcmp(version, "HTTP/1.1") == 0;
     if (strcmp(version, "HTTP/1.1") != 0 && strcmp(version, "HTTP/1.0") != 0) {
         r->close_after = true;
         is_reply_error(r, 505, "invalid_request_error", NULL, NULL, "HTTP/1.1 and HTTP/1.0 are spoken here");
@@ -104,8 +113,10 @@ static bool head(is_request *r, const char *version)
         is_reply_error(r, 431, "invalid_request_error", NULL, NULL, "more than %d headers", HTTP_HEADERS);
         return refuse(r, "headers");
     }
-    if (r->close_after) {
-        is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "a header is malformed");
+    if (r->close_after || !is_raw_good(r)) {
+        r->close_after = true;
+        is_reply_error(r, 400, "invalid_request_error", NULL, NULL,
+                       "the request's head is malformed: lines end with CR and LF, and no header is folded or holds a NUL");
         return refuse(r, "headers");
     }
     return framing(r);
@@ -150,12 +161,23 @@ static bool listed(const char *list, const char *s, size_t n)
     return false;
 }
 
+/* "name" or "name:port": "localhost:evil.com" is neither. */
+static bool port_is_good(const char *host)
+{
+    const char *port = host + host_len(host);
+    return !*port || (*port == ':' && !port[1 + strspn(port + 1, "0123456789")]);
+}
+
 /* Without keys whoever reaches the port may do everything: a page in a browser of this machine must not. Its script speaks with the
  * name that it came from (DNS rebinding) or says where it came from (Origin). */
 static bool origin(is_request *r)
 {
     const is_config *c = r->server->config;
     const char *host = is_request_header(r, "Host"), *from = is_request_header(r, "Origin"), *at;
+    if (host && !port_is_good(host)) {
+        is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "the header Host is malformed; send NAME or NAME:PORT");
+        return refuse(r, "host");
+    }
     if (r->server->keys) return true;
     if (host && !loopback(host, host_len(host)) && !same_host(host, host_len(host), c->host) &&
         !listed(c->hosts, host, host_len(host))) {
