@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/status.h"
+#include "exchange/json.h"
 #include "serve/memory.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -23,7 +23,7 @@ static void check_filter(const is_filter *f)
     const char *name;
     json_t *v;
 
-    check(!f->from || !f->to || f->from <= f->to, "a range is no empty one");
+    check(!f->from || !f->to || is_time_seconds(f->from) <= is_time_seconds(f->to), "a range is no empty one");
     json_object_foreach(f->names, name, v)
     {
         int known = 0;
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     json_t *o = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     is_filter f;
-    int64_t when;
+    is_when when;
     is_status st;
 
     if (!o) return 0;
@@ -51,8 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (st == INFERSCALE_OK) check_filter(&f);
     else check(st == INFERSCALE_E_INVALID && *is_error() && !f.names && !f.metadata, "a refusal has its sentence and leaves nothing");
     if (st == INFERSCALE_OK) is_filter_free(&f);
-    if (is_when_parse(o, "it", &when) == INFERSCALE_OK) check(when < INT64_C(253402300800) && when >= -INT64_C(253402300800),
-                                                              "a time has a date");
+    if (is_json_when(o, "it", &when) == INFERSCALE_OK) check(is_time_given(when.t) && is_time_sound(when.t), "a time has a date");
     json_decref(o);
     return 0;
 }

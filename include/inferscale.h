@@ -48,7 +48,12 @@
  *
  * THREADS. A handle may be shared by threads; their questions share the engine's steps (n_parallel). Many processes may open one store.
  *
- * STRINGS are UTF-8 without NUL. Times are seconds since the epoch (UTC); 0 = not given. Ids are int64 > 0, unique per store.
+ * STRINGS are UTF-8 without NUL. Ids are int64 > 0, unique per store.
+ *
+ * TIMES are seconds since 1970-01-01T00:00:00Z, of the years 0 to 9999; others are E_INVALID. 0 and INFERSCALE_NO_TIME mean that
+ * no time is given: a zeroed struct has none. That first second itself is INFERSCALE_TIME_ZERO, in what is given and in what comes
+ * back, so that every time of an item can be handed in again as it is.
+ *
  * Every options struct begins with struct_size (set by its _INIT macro) so that it can grow; output structs only grow.
  */
 #ifndef INFERSCALE_H
@@ -113,6 +118,11 @@ INFERSCALE_API const char *inferscale_error(void);
 
 /* The library's version, e.g. "0.1.0". Static. */
 INFERSCALE_API const char *inferscale_version(void);
+
+/* ---- Times --------------------------------------------------------------------------------------------------------------- */
+
+#define INFERSCALE_NO_TIME INT64_MIN         /* no time, as 0 */
+#define INFERSCALE_TIME_ZERO (INT64_MIN + 1) /* 1970-01-01T00:00:00Z */
 
 /* ---- Store handle -------------------------------------------------------------------------------------------------------- */
 

@@ -363,10 +363,10 @@ static void memory_wrong(void **state)
         { "\"ids\":[\"3 \"]", "memory.ids", "id" }, { "\"ids\":[\"99999999999999999999\"]", "memory.ids", "id" }, { "\"ids\":[1,\"1\"]", "memory.ids", "twice" },
         { "\"ids\":[1],\"k\":2", "memory.ids", "beside" }, { "\"ids\":[1],\"threshold\":2", "memory.ids", "beside" },
         { "\"filters\":[]", "memory.filters", "object" }, { "\"filters\":{\"x\":1}", "memory.filters.x", "not known" },
-        { "\"filters\":{\"metadata\":3}", "memory.filters.metadata", "object" }, { "\"filters\":{\"from\":\"soon\"}", "memory.filters.from", "date" },
-        { "\"filters\":{\"to\":1.5}", "memory.filters.to", "date" }, { "\"userid\":\"a\"", "memory.userid", "did you mean user_id?" },
+        { "\"filters\":{\"metadata\":3}", "memory.filters.metadata", "object" }, { "\"filters\":{\"from\":\"soon\"}", "memory.filters.from", "is no time" },
+        { "\"filters\":{\"to\":true}", "memory.filters.to", "is no time" }, { "\"userid\":\"a\"", "memory.userid", "did you mean user_id?" },
         { "\"user\":\"a\"", "memory.user", "did you mean user_id?" }, { "\"qqqqqqqq\":1", "memory.qqqqqqqq", "not a member of memory" },
-        { "\"filters\":{\"as_of\":9223372036854775807}", "memory.filters.as_of", "9999" },
+        { "\"filters\":{\"as_of\":9223372036854775807}", "memory.filters.as_of", "2200" },
         { "\"filters\":{\"from\":-9223372036854775807}", "memory.filters.from", "9999" },
     };
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/time.h"
 
 /* Embeds the query into a new vector; on failure the search goes on by words alone and why says so. */
 static float *embed_query(inferscale *is, const char *query, char why[256])
@@ -34,6 +35,7 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
     is_status st;
 
     why[0] = 0;
+    if (!is_time_given(o.as_of)) o.as_of = 0;
     if (o.method != INFERSCALE_LEXICAL) {
         vec = embed_query(is, query, why);
         if (!vec && o.method == INFERSCALE_DENSE) return is_fail(INFERSCALE_E_ENGINE, "dense search is not possible: %s", why);
@@ -120,6 +122,7 @@ is_status inferscale_recall(inferscale *is, const inferscale_scope *scope, const
         IS_TRY(check_options(options));
         o = *options;
     }
+    if (!is_time_given(o.as_of)) o.as_of = 0;
     if (!o.k) o.k = 10;
     if (!o.kinds) o.kinds = INFERSCALE_FACTS;
     st = is_bank_partition(is->bank, scope, false, &p);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/time.h"
 
 /* Epochs are read on a connection of their own: the bank's first one may be writing, and a token must not wait for the disk. */
 static is_bank *watch_of(inferscale *is)
@@ -33,7 +34,7 @@ void is_hold_enter(is_hold *h, inferscale *is, int64_t as_of)
 {
     memset(h, 0, sizeof *h);
     h->is = is;
-    h->as_of = as_of;
+    h->as_of = is_time_given(as_of) ? as_of : 0;
     pthread_mutex_lock(&is->holds_lock);
     h->next = is->holds;
     is->holds = h;

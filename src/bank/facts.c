@@ -4,13 +4,31 @@
 
 #include "bank/sql.h"
 #include "base/clock.h"
+#include "base/time.h"
 #include "base/words.h"
 
-/* A fact with its defaults filled in. */
+/* A fact with its defaults filled in; times as the tables hold them (sql.h). */
 typedef struct filled {
     const char *text, *metadata; /* metadata NULL = the caller's default */
     int64_t hash, event_time, write_time, valid_from, valid_to, expires, source_turn;
 } filled;
+
+static is_status check_times(const inferscale_fact *f, const char *who)
+{
+    const struct { const char *name; int64_t t; } times[] = {
+        { "event_time", f->event_time }, { "valid_from", f->valid_from }, { "valid_to", f->valid_to }, { "expires", f->expires },
+    };
+
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        if (!is_time_sound(times[i].t))
+            return is_fail(INFERSCALE_E_INVALID, "%s: %s lies outside the years 0 to 9999; give seconds since 1970", who, times[i].name);
+    return INFERSCALE_OK;
+}
+
+static int64_t or_none(int64_t t)
+{
+    return is_time_given(t) ? t : 0;
+}
 
 static is_status fill(const inferscale_fact *f, size_t which, int64_t now, filled *out)
 {
@@ -18,12 +36,15 @@ static is_status fill(const inferscale_fact *f, size_t which, int64_t now, fille
 
     IS_TRY(bank_check_text("fact", which, f->text));
     bank_what("fact", which, who);
+    IS_TRY(check_times(f, who));
     *out = (filled){ .text = f->text, .metadata = f->metadata && *f->metadata ? f->metadata : NULL, .write_time = now,
-                     .hash = (int64_t)is_checksum(f->text, strlen(f->text)), .event_time = f->event_time ? f->event_time : now,
-                     .valid_to = f->valid_to, .expires = f->expires, .source_turn = f->source_turn };
+                     .hash = (int64_t)is_checksum(f->text, strlen(f->text)),
+                     .event_time = is_time_given(f->event_time) ? is_time_seconds(f->event_time) : now,
+                     .valid_to = or_none(f->valid_to), .expires = or_none(f->expires), .source_turn = f->source_turn };
     /* An appointment is known before it happens: without a validity of its own a fact holds from when it was told. */
-    out->valid_from = f->valid_from ? f->valid_from : out->event_time < out->write_time ? out->event_time : out->write_time;
-    if (out->valid_to && out->valid_to < out->valid_from)
+    out->valid_from = out->event_time < out->write_time ? out->event_time : out->write_time;
+    if (is_time_given(f->valid_from)) out->valid_from = is_time_seconds(f->valid_from);
+    if (out->valid_to && is_time_seconds(out->valid_to) < out->valid_from)
         return is_fail(INFERSCALE_E_INVALID, "%s would be valid to a time before it is valid from; swap or drop one of them",
                        who);
     if (out->source_turn < 0)
@@ -56,8 +77,9 @@ static int64_t find_same(is_bank *b, const is_partition *p, const inferscale_sco
     sql q = sql_open(b, "SELECT i.id FROM fact_versions f INDEXED BY fact_versions_by_text CROSS JOIN items i ON "
                      "i.partition_id = f.partition_id AND i.id = f.item_id AND i.version = f.version"
                      " WHERE f.partition_id = ?1 AND f.text_hash = ?2 AND f.text = ?3 AND ?4 IN ('', i.agent)"
-                     " AND ?5 IN ('', i.run) AND ?6 IN ('', i.app) AND (f.valid_to = 0 OR (?7 <> 0 AND f.valid_to >= ?7))"
-                     " AND (f.expires = 0 OR (?8 <> 0 AND f.expires >= ?8)) ORDER BY i.id LIMIT 1");
+                     " AND ?5 IN ('', i.run) AND ?6 IN ('', i.app) AND (f.valid_to = 0 OR (?7 <> 0 AND " BANK_INSTANT("f.valid_to")
+                     " >= " BANK_INSTANT("?7") ")) AND (f.expires = 0 OR (?8 <> 0 AND " BANK_INSTANT("f.expires") " >= "
+                     BANK_INSTANT("?8") ")) ORDER BY i.id LIMIT 1");
 
     sql_i64(&q, p->id);
     sql_i64(&q, f->hash);
@@ -198,8 +220,8 @@ static is_status current_version(is_bank *b, const is_partition *p, int64_t id, 
 /* What held from valid_from on holds until `at`, if it would hold longer; not at all if it began no earlier (it was corrected). */
 static is_status close_version(is_bank *b, const is_partition *p, int64_t id, int64_t version, int64_t at)
 {
-    sql q = sql_open(b, "UPDATE fact_versions SET valid_to = max(valid_from, ?4) WHERE partition_id = ?1 AND item_id = ?2 AND"
-                     " version = ?3 AND (valid_to = 0 OR valid_to > ?4)");
+    sql q = sql_open(b, "UPDATE fact_versions SET valid_to = ifnull(nullif(max(valid_from, ?4), 0), " BANK_TIME_ZERO ") WHERE"
+                     " partition_id = ?1 AND item_id = ?2 AND version = ?3 AND (valid_to = 0 OR " BANK_INSTANT("valid_to") " > ?4)");
 
     sql_i64(&q, p->id);
     sql_i64(&q, id);

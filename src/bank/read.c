@@ -5,6 +5,7 @@
 #include "bank/sql.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/time.h"
 #include "base/words.h"
 
 /* ---- Rows ---------------------------------------------------------------------------------------------------------------- */
@@ -28,9 +29,9 @@ bool bank_read_item(sql *q, inferscale_item *out)
     out->kind = sqlite3_column_int(s, 1);
     out->version = sqlite3_column_int(s, 2);
     out->text = text;
-    out->event_time = sqlite3_column_int64(s, 4);
+    out->event_time = is_time_of(sqlite3_column_int64(s, 4));
     out->write_time = sqlite3_column_int64(s, 5);
-    out->valid_from = sqlite3_column_int64(s, 6);
+    if (out->kind == INFERSCALE_FACTS) out->valid_from = is_time_of(sqlite3_column_int64(s, 6));
     out->valid_to = sqlite3_column_int64(s, 7);
     out->expires = sqlite3_column_int64(s, 8);
     out->source_turn = sqlite3_column_int64(s, 9);
@@ -45,7 +46,7 @@ bool bank_read_item(sql *q, inferscale_item *out)
     out->pinned = sqlite3_column_int(s, 18) != 0;
     out->withdrawn = sqlite3_column_int(s, 19) != 0;
     out->superseded_by = sqlite3_column_int64(s, 20);
-    out->expired = out->expires != 0 && out->expires <= is_now_epoch();
+    out->expired = out->expires != 0 && is_time_seconds(out->expires) <= is_now_epoch();
     return true;
 }
 
@@ -159,7 +160,8 @@ static is_status holds_fact(is_bank *b, const is_partition *p, const is_dep *d, 
     is_status st;
     sql q = sql_open(b, "SELECT 1 FROM items i JOIN fact_versions f ON f.partition_id = i.partition_id AND f.item_id = i.id"
                      " WHERE i.partition_id = ?1 AND i.id = ?2 AND f.version = ?3 AND (?4 <> 0 OR i.version = ?3) AND"
-                     " (f.expires = 0 OR f.expires > ?5) AND (f.valid_to = 0 OR f.valid_to > ifnull(nullif(?4, 0), ?5))");
+                     " (f.expires = 0 OR f.expires > ?5) AND (f.valid_to = 0 OR " BANK_INSTANT("f.valid_to") " > CASE ?4 WHEN 0"
+                     " THEN ?5 ELSE " BANK_INSTANT("?4") " END)");
 
     sql_i64(&q, p->id);
     sql_i64(&q, d->item_id);
@@ -323,15 +325,15 @@ is_status is_bank_each_at(is_bank *b, const is_partition *p, int64_t at, is_bank
     IS_TRY(bank_lock(b));
     q = sql_open(b, "SELECT " BANK_ITEM_COLUMNS ", pt.speaker, pt.text FROM items i LEFT JOIN fact_versions f ON f.partition_id ="
                     " i.partition_id AND f.item_id = i.id AND f.version = (SELECT max(v.version) FROM fact_versions v WHERE"
-                    " v.partition_id = i.partition_id AND v.item_id = i.id AND v.valid_from <= ?2 AND (v.valid_to = 0 OR"
-                    " v.valid_to > ?2))" BANK_ITEM_JOINS
+                    " v.partition_id = i.partition_id AND v.item_id = i.id AND v.valid_from <= ?2 AND (v.valid_to = 0 OR "
+                    BANK_INSTANT("v.valid_to") " > ?2))" BANK_ITEM_JOINS
                     " LEFT JOIN turns pt ON pt.partition_id = i.partition_id AND pt.item_id = (SELECT max(x.item_id)"
                     " FROM turns x WHERE x.partition_id = t.partition_id AND x.conversation_id = t.conversation_id"
                     " AND x.item_id < t.item_id AND NOT EXISTS(SELECT 1 FROM items w WHERE w.partition_id = x.partition_id AND"
                     " w.id = x.item_id AND w.withdrawn = 1))"
                     " WHERE i.partition_id = ?1 AND i.withdrawn = 0 AND (i.kind = 2 OR f.version IS NOT NULL) ORDER BY i.id");
     sql_i64(&q, p->id);
-    sql_i64(&q, at);
+    sql_i64(&q, is_time_seconds(at));
     st = hand_items(&q, each, ctx);
     bank_unlock(b);
     return st;
@@ -348,10 +350,10 @@ is_status is_bank_differs_at(is_bank *b, const is_partition *p, int64_t at, int6
     q = sql_open(b, "SELECT DISTINCT f.item_id FROM fact_versions f CROSS JOIN items i ON i.partition_id = f.partition_id AND i.id ="
                     " f.item_id CROSS JOIN fact_versions c ON c.partition_id = f.partition_id AND c.item_id = f.item_id AND"
                     " c.version = i.version WHERE f.partition_id = ?1 AND f.version < i.version AND f.valid_from <= ?2 AND"
-                    " (f.valid_to = 0 OR f.valid_to > ?2) AND NOT (c.valid_from <= ?2 AND (c.valid_to = 0 OR c.valid_to > ?2))"
-                    " ORDER BY f.item_id");
+                    " (f.valid_to = 0 OR " BANK_INSTANT("f.valid_to") " > ?2) AND NOT (c.valid_from <= ?2 AND (c.valid_to = 0 OR "
+                    BANK_INSTANT("c.valid_to") " > ?2)) ORDER BY f.item_id");
     sql_i64(&q, p->id);
-    sql_i64(&q, at);
+    sql_i64(&q, is_time_seconds(at));
     st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);
     return st;

@@ -110,6 +110,11 @@ is_status bank_check_epoch(is_bank *b, const is_partition *p, int64_t epoch);
 /* E_STALE unless the item is in the partition and this is its current version. */
 is_status bank_check_dep(is_bank *b, const is_partition *p, int64_t id, int version);
 
+/* Times in the tables: event_time, valid_from and write_time are seconds. valid_to and expires are as in inferscale.h, 0 = open;
+ * BANK_INSTANT is their seconds. What is compared with the present needs none: both forms of 1970's first second lie before it. */
+#define BANK_TIME_ZERO "-9223372036854775807" /* INFERSCALE_TIME_ZERO */
+#define BANK_INSTANT(time) "ifnull(nullif(" time ", " BANK_TIME_ZERO "), 0)"
+
 /* Reading (read.c). The columns of BANK_ITEM_COLUMNS come first in every select whose rows are read as items. */
 #define BANK_ITEM_COLUMNS                                                                                                      \
     "i.id, i.kind, ifnull(f.version, 1), ifnull(f.text, t.text), ifnull(f.event_time, t.time),"                                \

@@ -3,6 +3,7 @@
 
 #include "bank/sql.h"
 #include "base/clock.h"
+#include "base/time.h"
 
 static const char *or_default(const char *s, const char *fallback)
 {
@@ -12,6 +13,9 @@ static const char *or_default(const char *s, const char *fallback)
 static is_status check_turn(const inferscale_turn *t, size_t which)
 {
     IS_TRY(bank_check_text("turn", which, t->text));
+    if (!is_time_sound(t->time))
+        return is_fail(INFERSCALE_E_INVALID, "%s: time lies outside the years 0 to 9999; give seconds since 1970",
+                       bank_what("turn", which, (char[48]){ 0 }));
     IS_TRY(bank_check_name("turn", which, "conversation name", t->conversation));
     IS_TRY(bank_check_name("turn", which, "speaker", t->speaker));
     return bank_check_name("turn", which, "external id", t->external_id);
@@ -77,7 +81,7 @@ static is_status insert_turn(is_bank *b, const is_partition *p, const inferscale
     sql_text(&q, or_default(t->speaker, "user"));
     sql_text(&q, t->text);
     sql_text(&q, t->external_id);
-    sql_i64(&q, t->time ? t->time : now);
+    sql_i64(&q, is_time_given(t->time) ? is_time_seconds(t->time) : now);
     sql_i64(&q, now);
     return sql_run(&q, NULL);
 }

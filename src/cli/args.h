@@ -45,7 +45,7 @@ bool cli_parse_int(const char *s, int64_t *out);
 bool cli_parse_num(const char *s, double *out);
 bool cli_parse_size(const char *s, uint64_t *out);
 
-/* More typed access, as in cli.h. A date ("2024-05-01", "2024-05-01T13:56:00Z", epoch seconds); 0 if it was not given. */
+/* More typed access, as in cli.h. A time (base/time.h); 0 if it was not given. */
 int64_t cli_time(const cli_args *a, const char *option);
 /* The index of the value among names (NULL ends them), fallback if it was not given. */
 int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback);

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "api/handle.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/time.h"
 #include "base/url.h"
 #include "cli/args.h"
 
@@ -70,10 +70,9 @@ const char *cli_group_title(unsigned group)
 int64_t cli_time(const cli_args *a, const char *option)
 {
     const char *s = cli_str(a, option, NULL);
-    int64_t t = 0;
-    if (s && is_date_parse(s, &t) != 0)
-        exit(cli_usage(a, "%s takes a date such as 2024-05-01 or 2024-05-01T13:56:00Z, not \"%.40s\"", option, s));
-    return t;
+    is_when when = { 0 };
+    if (s && is_time_read(s, option, &when) != INFERSCALE_OK) exit(cli_usage(a, "%s", is_error()));
+    return when.t;
 }
 
 int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback)
@@ -129,7 +128,7 @@ void cli_recall_options(const cli_args *a, inferscale_recall_options *out)
     out->to = cli_time(a, "--to");
     out->as_of = cli_time(a, "--as-of");
     out->metadata = cli_json_object(a, "--metadata");
-    if (out->from && out->to && out->from > out->to) exit(cli_usage(a, "--from is later than --to; swap them"));
+    if (out->from && out->to && is_time_seconds(out->from) > is_time_seconds(out->to)) exit(cli_usage(a, "--from is later than --to; swap them"));
 }
 
 void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_recall_options *recall)

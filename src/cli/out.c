@@ -9,6 +9,7 @@
 #include <wchar.h>
 
 #include "base/clock.h"
+#include "base/time.h"
 #include "cli/cli.h"
 
 static bool color_in(FILE *f)
@@ -171,7 +172,7 @@ void cli_put_wrapped(FILE *f, const char *s, int columns, int indent)
 void cli_date(int64_t epoch, char out[32])
 {
     char iso[32];
-    if (epoch == 0) {
+    if (!is_time_given(epoch)) {
         snprintf(out, 32, "-");
         return;
     }
@@ -180,7 +181,7 @@ void cli_date(int64_t epoch, char out[32])
         snprintf(out, 32, "%s", iso);
         return;
     }
-    if (epoch % 86400 == 0) {
+    if (is_time_seconds(epoch) % 86400 == 0) {
         iso[strcspn(iso, "T")] = '\0';
     } else {
         iso[strlen(iso) - 4] = '\0'; /* without ":00Z" */

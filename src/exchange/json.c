@@ -28,12 +28,22 @@ json_t *is_json_text(const char *s)
     return out ? out : json_string("");
 }
 
-json_t *is_json_time(int64_t epoch)
+json_t *is_json_time(int64_t time)
 {
     char iso[32];
-    if (epoch == 0) return json_null();
-    is_date_iso(epoch, iso);
+    if (!is_time_given(time)) return json_null();
+    is_date_iso(time, iso);
     return json_string(iso);
+}
+
+is_status is_json_when(const json_t *v, const char *what, is_when *out)
+{
+    if (json_is_integer(v)) return is_time_read_number(json_integer_value(v), what, out);
+    if (json_is_real(v)) return is_time_read_real(json_real_value(v), what, out);
+    if (json_is_string(v)) return is_time_read(json_string_value(v), what, out);
+    *out = (is_when){ 0 };
+    return is_fail(INFERSCALE_E_INVALID, "%.60s is no time; write it as \"2024-05-01\", \"2024-05-01T13:56:00Z\" or in seconds "
+                   "since 1970", what);
 }
 
 static char *dumped(const json_t *v, size_t flags)

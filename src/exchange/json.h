@@ -4,10 +4,12 @@
 
 #include <jansson.h>
 
-#include "inferscale.h"
+#include "base/time.h"
 
 json_t *is_json_text(const char *s);        /* bytes that are not UTF-8 become U+FFFD; NULL: null */
-json_t *is_json_time(int64_t epoch);        /* ISO 8601; 0: null */
+json_t *is_json_time(int64_t time);         /* ISO 8601; not given: null */
+/* A time in a string or a number (base/time.h). what: names the member in the sentence. E_INVALID. */
+is_status is_json_when(const json_t *v, const char *what, is_when *out);
 
 /* v in a new string, to be is_free'd, whatever allocator jansson has; NULL = out of memory. */
 char *is_json_string(const json_t *v);

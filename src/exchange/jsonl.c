@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "exchange/json.h"
 
 /* ---- Members ------------------------------------------------------------------------------------------------------------- */
 
@@ -48,6 +48,7 @@ static const struct member { const char *name; unsigned in; member_type type; si
 static is_status set_member(jsonl_record *r, const struct member *m, json_t *v)
 {
     int64_t number = 0;
+    is_when when;
     char *field = m->offset == NOWHERE ? NULL : (char *)r + m->offset;
     switch (m->type) {
     case M_TEXT:
@@ -63,12 +64,9 @@ static is_status set_member(jsonl_record *r, const struct member *m, json_t *v)
         number = json_integer_value(v);
         break;
     case M_TIME:
-        if (json_is_integer(v))
-            number = json_integer_value(v);
-        else if (!json_is_string(v) || is_date_parse(json_string_value(v), &number) != 0)
-            return is_fail(INFERSCALE_E_PARSE,
-                           "line %zu: \"%s\" must be a time such as \"2024-05-01T13:56:00Z\" or epoch seconds", r->line,
-                           m->name);
+        if (is_json_when(v, m->name, &when) != INFERSCALE_OK)
+            return is_fail(INFERSCALE_E_PARSE, "line %zu: %s", r->line, is_error());
+        number = when.t;
         break;
     case M_ANY:
         break;

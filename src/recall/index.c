@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/time.h"
 #include "embed/embed.h"
 #include "recall/scan.h"
 
@@ -109,7 +110,7 @@ static is_status add_item(void *ctx, const inferscale_item *item, const char *pr
     char date[32];
     is_entry e = {.id = item->id, .event_time = item->event_time, .valid_from = item->valid_from, .valid_to = item->valid_to,
                   .expires = item->expires, .row = IS_NO_ROW, .kind = item->kind, .version = item->version,
-                  .told = item->valid_from <= item->write_time};
+                  .told = is_time_seconds(item->valid_from) <= item->write_time};
 
     if (x->n && item->id <= x->items[x->n - 1].id)
         return is_fail(INFERSCALE_E_INTERNAL, "the bank gave item %lld out of order; report this", (long long)item->id);

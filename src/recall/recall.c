@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/time.h"
 #include "recall/fuse.h"
 #include "recall/index.h"
 
@@ -159,16 +160,18 @@ static void filter(const is_index *x, const is_query *q, int kinds, bool *keep)
     bool user = given(s->user), agent_owns = !user && given(s->agent), run_owns = !user && !agent_owns && given(s->run);
     uint32_t agent = want_name(x, s->agent, agent_owns), run = want_name(x, s->run, run_owns);
     uint32_t app = want_name(x, s->app, !user && !agent_owns && !run_owns);
-    int64_t now = is_now_epoch(), as_of = o->as_of ? o->as_of : now;
+    const int64_t now = is_now_epoch(), as_of = o->as_of ? is_time_seconds(o->as_of) : now;
+    const int64_t from = is_time_given(o->from) ? is_time_seconds(o->from) : INT64_MIN;
+    const int64_t to = is_time_given(o->to) ? is_time_seconds(o->to) : INT64_MAX;
     bool today = !o->as_of; /* what held when it was told holds still if the clock has gone back since */
 
     for (size_t i = 0; i < x->n; i++) {
         const is_entry *e = &x->items[i];
         bool fact = e->kind == INFERSCALE_FACTS;
         keep[i] = (e->kind & kinds) && (!agent || e->agent == agent) && (!run || e->run == run) && (!app || e->app == app) &&
-                  (!o->from || e->event_time >= o->from) && (!o->to || e->event_time <= o->to) &&
-                  (!e->expires || e->expires > now) && (!fact || e->valid_from <= as_of || (today && e->told)) &&
-                  (!fact || !e->valid_to || e->valid_to > as_of);
+                  is_time_seconds(e->event_time) >= from && is_time_seconds(e->event_time) <= to &&
+                  (!e->expires || e->expires > now) && (!fact || is_time_seconds(e->valid_from) <= as_of || (today && e->told)) &&
+                  (!fact || !e->valid_to || is_time_seconds(e->valid_to) > as_of);
     }
 }
 
@@ -305,7 +308,7 @@ static is_status check(const is_query *q)
         return is_fail(INFERSCALE_E_INVALID, "search method %d is unknown; use fused, lexical or dense", o->method);
     if (o->kinds & ~(INFERSCALE_FACTS | INFERSCALE_TURNS))
         return is_fail(INFERSCALE_E_INVALID, "item kinds %d are unknown; use facts, turns or both", o->kinds);
-    if (o->from && o->to && o->from > o->to)
+    if (is_time_given(o->from) && is_time_given(o->to) && is_time_seconds(o->from) > is_time_seconds(o->to))
         return is_fail(INFERSCALE_E_INVALID, "the time window ends before it begins; swap its ends");
     if (o->method == INFERSCALE_DENSE && !q->vec)
         return is_fail(INFERSCALE_E_INVALID,

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/time.h"
 #include "base/utf8.h"
 #include "serve/extract_in.h"
 #include "serve/memory.h"
@@ -79,7 +80,7 @@ static is_status read_message(extraction *e, json_t *m, size_t which)
     if (!when || json_is_null(when)) when = json_object_get(m, "created_at");
     *l = (extract_line){ .is_user = role[0] == 'u', .who = name && *name ? name : role };
     l->when = e->n ? e->lines[e->n - 1].when : e->o->when ? e->o->when : is_now_epoch();
-    if (when && !json_is_null(when)) IS_TRY(is_when_parse(when, "the time of a message", &l->when));
+    IS_TRY(is_member_when(when, "the time of a message", &l->when));
     IS_TRY(content_of(json_object_get(m, "content"), which, &text));
     if (is_utf8_blank(text, strlen(text))) {
         is_free(text);
@@ -178,7 +179,7 @@ static bool may_change(const inferscale_item *old, const inferscale_fact *f)
     bool immutable = json_is_true(json_object_get(m, "immutable"));
 
     json_decref(m);
-    return !immutable && !old->pinned && old->superseded_by == 0 && old->event_time <= f->event_time;
+    return !immutable && !old->pinned && old->superseded_by == 0 && is_time_seconds(old->event_time) <= is_time_seconds(f->event_time);
 }
 
 static is_status decide(extraction *e, const inferscale_fact *f, const inferscale_list *nearest)

@@ -20,8 +20,8 @@ typedef struct is_filter {
 /* filters NULL or null: none. E_INVALID names the member that cannot be honoured. */
 inferscale_status is_filter_parse(json_t *filters, is_filter *out);
 void is_filter_free(is_filter *f);
-/* A date: ISO 8601 or seconds since 1970, in a string or a number. what: for the sentence. E_INVALID. */
-inferscale_status is_when_parse(json_t *v, const char *what, int64_t *out);
+/* A member that may be a time (base/time.h); left out or null: *out stays as it is. what: for the sentence. E_INVALID. */
+inferscale_status is_member_when(const json_t *v, const char *what, int64_t *out);
 /* expires, or Mem0's expiration_date (the last day that counts), of o; 0 = neither. E_INVALID. */
 inferscale_status is_expiry_parse(json_t *o, int64_t *out);
 /* Members other than these (NULL ends them) are refused by name; null counts as left out. what: "the request". */

@@ -6,7 +6,6 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
-#include "base/status.h"
 #include "exchange/json.h"
 #include "serve/memory.h"
 
@@ -50,11 +49,14 @@ is_status is_expiry_parse(json_t *o, int64_t *out)
 {
     json_t *day = json_object_get(o, "expiration_date"), *at = json_object_get(o, "expires");
 
+    is_when last;
+
     *out = 0;
-    if (at && !json_is_null(at)) return is_when_parse(at, "expires", out);
+    if (at && !json_is_null(at)) return is_member_when(at, "expires", out);
     if (!day || json_is_null(day)) return INFERSCALE_OK;
-    IS_TRY(is_when_parse(day, "expiration_date", out));
-    if (json_is_string(day) && json_string_length(day) == 10) *out += DAY;
+    IS_TRY(is_json_when(day, "expiration_date", &last));
+    *out = last.day ? is_time_of(is_time_seconds(last.t) + DAY) : last.t;
+    if (!is_time_sound(*out)) *out -= 1; /* 9999-12-31: its last second */
     return INFERSCALE_OK;
 }
 
@@ -67,7 +69,7 @@ static is_status read_common(json_t *o, common *c)
     if (c->metadata && !json_is_object(c->metadata)) return is_fail(INFERSCALE_E_INVALID, "metadata must be an object");
     if (immutable && !json_is_boolean(immutable) && !json_is_null(immutable))
         return is_fail(INFERSCALE_E_INVALID, "immutable must be true or false");
-    if (when && !json_is_null(when)) IS_TRY(is_when_parse(when, "timestamp", &c->when));
+    IS_TRY(is_member_when(when, "timestamp", &c->when));
     return is_expiry_parse(o, &c->expires);
 }
 
@@ -134,7 +136,7 @@ static is_status when_of(json_t *m, const addition *a, const common *c, int64_t 
 
     if (!when || json_is_null(when)) when = json_object_get(m, "created_at");
     *out = c->when ? c->when : a->n ? a->facts[a->n - 1].event_time : 0;
-    return when && !json_is_null(when) ? is_when_parse(when, "the time of a message", out) : INFERSCALE_OK;
+    return is_member_when(when, "the time of a message", out);
 }
 
 static is_status add_message(addition *a, const common *c, json_t *m, size_t which)

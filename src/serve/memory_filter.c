@@ -2,33 +2,20 @@
  * keep out. */
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/nearest_name.h"
 #include "base/status.h"
+#include "exchange/json.h"
 #include "serve/memory.h"
 
 enum { DEPTH = 8, DAY = 86400 };
 
-static const int64_t year_10000 = INT64_C(253402300800);
-
-inferscale_status is_when_parse(json_t *v, const char *what, int64_t *out)
+is_status is_member_when(const json_t *v, const char *what, int64_t *out)
 {
-    int64_t t = 0;
+    is_when when;
 
-    *out = 0;
-    if (json_is_integer(v)) {
-        t = json_integer_value(v);
-    } else if (json_is_real(v)) {
-        double d = json_real_value(v);
-
-        if (!(d > -1e12 && d < 1e12)) return is_fail(INFERSCALE_E_INVALID, "%.60s is no time; give seconds since 1970", what);
-        t = (int64_t)d;
-    } else if (!json_is_string(v) || is_date_parse(json_string_value(v), &t) != 0) {
-        return is_fail(INFERSCALE_E_INVALID, "%.60s is no time; write it as \"2024-05-01\", \"2024-05-01T13:56:00Z\" or in seconds since 1970", what);
-    }
-    if (t >= year_10000 || t < -year_10000)
-        return is_fail(INFERSCALE_E_INVALID, "%.60s lies beyond the year 9999; give seconds since 1970, not milliseconds", what);
-    *out = t;
+    if (!v || json_is_null(v)) return INFERSCALE_OK;
+    IS_TRY(is_json_when(v, what, &when));
+    *out = when.t;
     return INFERSCALE_OK;
 }
 
@@ -100,15 +87,16 @@ static is_status put(json_t *o, const char *name, json_t *v)
 /* A date alone is its whole day: up to it is up to its end, after it is after its end. */
 static is_status narrow(is_filter *f, const char *op, json_t *v)
 {
-    bool day = json_is_string(v) && json_string_length(v) == 10 && json_string_value(v)[4] == '-';
     int64_t first, last;
+    is_when when;
 
-    IS_TRY(is_when_parse(v, "created_at of the filter", &first));
-    last = first + (day ? DAY - 1 : 0);
+    IS_TRY(is_json_when(v, "created_at of the filter", &when));
+    first = is_time_seconds(when.t);
+    last = first + (when.day ? DAY - 1 : 0);
     if (!strcmp(op, "gt")) first = last + 1;
     if (!strcmp(op, "lt")) last = first - 1;
-    if (op[0] != 'l' && (!f->from || f->from < first)) f->from = first;
-    if (op[0] != 'g' && (!f->to || f->to > last)) f->to = last;
+    if (op[0] != 'l' && (!f->from || is_time_seconds(f->from) < first)) f->from = is_time_of(first);
+    if (op[0] != 'g' && (!f->to || is_time_seconds(f->to) > last)) f->to = is_time_of(last);
     return INFERSCALE_OK;
 }
 
@@ -213,7 +201,7 @@ inferscale_status is_filter_parse(json_t *filters, is_filter *out)
     *out = (is_filter){ .names = json_object(), .metadata = json_object() };
     if (!out->names || !out->metadata) st = no_memory();
     else if (filters && !json_is_null(filters)) st = read_object(out, filters, 0);
-    if (st == INFERSCALE_OK && out->from && out->to && out->from > out->to)
+    if (st == INFERSCALE_OK && out->from && out->to && is_time_seconds(out->from) > is_time_seconds(out->to))
         st = is_fail(INFERSCALE_E_INVALID, "created_at of the filter begins after it ends; turn it round");
     if (st != INFERSCALE_OK) is_filter_free(out);
     return st;

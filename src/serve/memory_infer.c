@@ -55,7 +55,7 @@ is_status is_memory_add_or_infer(is_server *s, const inferscale_scope *scope, js
     if (text && !json_is_null(text)) return is_fail(INFERSCALE_E_INVALID, "a text is remembered as it is; leave infer out, or give messages");
     if (json_is_null(o.metadata)) o.metadata = NULL;
     if (o.metadata && !json_is_object(o.metadata)) return is_fail(INFERSCALE_E_INVALID, "metadata must be an object");
-    if (when && !json_is_null(when)) IS_TRY(is_when_parse(when, "timestamp", &o.when));
+    IS_TRY(is_member_when(when, "timestamp", &o.when));
     IS_TRY(is_expiry_parse(request, &o.expires));
     if (json_is_string(messages)) messages = one = json_pack("[{s:s,s:O}]", "role", "user", "content", messages);
     else if (json_is_object(messages)) messages = one = json_pack("[O]", messages);

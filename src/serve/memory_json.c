@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/time.h"
 #include "base/utf8.h"
 #include "serve/memory.h"
 
@@ -35,7 +36,7 @@ static json_t *date(int64_t t)
 {
     char text[32];
 
-    if (!t) return json_null();
+    if (!is_time_given(t)) return json_null();
     is_date_iso(t, text);
     return json_string(text);
 }
@@ -45,8 +46,8 @@ static json_t *last_day(int64_t expires)
 {
     char text[32];
 
-    if (expires % DAY) return date(expires);
-    is_date_iso(expires - DAY, text);
+    if (is_time_seconds(expires) % DAY) return date(expires);
+    is_date_iso(is_time_of(is_time_seconds(expires) - DAY), text);
     text[strcspn(text, "T")] = '\0';
     return json_string(text);
 }

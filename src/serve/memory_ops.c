@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/status.h"
+#include "base/time.h"
 #include "exchange/json.h"
 #include "serve/memory.h"
 
@@ -95,7 +95,7 @@ static is_status read_number(json_t *o, search *s)
         if (!json_is_number(threshold) || !(s->threshold >= 0 && s->threshold <= 1))
             return is_fail(INFERSCALE_E_INVALID, "threshold must be a number from 0 to 1");
     }
-    return as_of && !json_is_null(as_of) ? is_when_parse(as_of, "as_of", &s->o.as_of) : INFERSCALE_OK;
+    return is_member_when(as_of, "as_of", &s->o.as_of);
 }
 
 static is_status read_search(json_t *o, search *s)
@@ -184,7 +184,8 @@ static bool has_metadata(const inferscale_item *t, json_t *want)
 static bool passes(const inferscale_item *t, const is_filter *f, const is_memory_page *p)
 {
     if ((!p->show_expired && t->expired) || (p->latest && t->superseded_by)) return false;
-    if ((f->from && t->event_time < f->from) || (f->to && t->event_time > f->to)) return false;
+    if (f->from && is_time_seconds(t->event_time) < is_time_seconds(f->from)) return false;
+    if (f->to && is_time_seconds(t->event_time) > is_time_seconds(f->to)) return false;
     return has_metadata(t, f->metadata);
 }
 
@@ -287,7 +288,7 @@ static is_status read_update(json_t *o, const inferscale_item *t, inferscale_fac
                             .valid_to = t->superseded_by ? 0 : t->valid_to, .expires = t->expires, .source_turn = t->source_turn };
     if (text && strcmp(f->text, t->text) != 0) f->valid_from = is_now_epoch();
     if (date) {
-        IS_TRY(is_when_parse(when, "timestamp", &f->event_time));
+        IS_TRY(is_member_when(when, "timestamp", &f->event_time));
         f->valid_from = 0;
     }
     return expiry ? is_expiry_parse(o, &f->expires) : INFERSCALE_OK;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/nearest_name.h"
 #include "exchange/json.h"
@@ -123,12 +122,11 @@ static bool read_ids(asked *m, json_t *v)
 
 static bool read_date(asked *m, json_t *v, int64_t *out)
 {
-    int64_t t;
+    is_when when;
+    const bool ok = is_json_when(v, m->param, &when) == INFERSCALE_OK;
 
-    if (!json_is_integer(v) && (!json_is_string(v) || is_date_parse(json_string_value(v), &t) != 0))
-        return is_oa_refuse(m->f, NULL, m->param,
-                            "%s must be a date such as \"2024-05-01\" or \"2024-05-01T13:56:00Z\", or epoch seconds", m->param);
-    return is_when_parse(v, m->param, out) == INFERSCALE_OK || is_oa_refuse(m->f, NULL, m->param, "%s", is_error());
+    *out = when.t;
+    return ok || is_oa_refuse(m->f, NULL, m->param, "%s", is_error());
 }
 
 static bool read_metadata(asked *m, json_t *v)

@@ -1,0 +1,193 @@
+/* Every entrance reads times by the one reader (base/time.h): the command line, HTTP, MCP, imported lines. A number that reads as a
+ * date and a number of milliseconds are refused at each of them, and 0 is the first second of 1970 at each. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/program.h"
+#include "support/serve_kit.h"
+
+static serve_kit *kit;
+
+static int start(void **state)
+{
+    kit = serve_start(NULL);
+    return program_set_up(state);
+}
+
+static int stop(void **state)
+{
+    serve_stop(kit);
+    return program_tear_down(state);
+}
+
+/* What each entrance is tried with, as JSON; the sentences must hold said. NULL: it is taken. */
+static const struct { const char *value, *said[2]; } tries[] = {
+    { "20240501", { "2024-05-01", "@20240501" } },
+    { "\"20240501\"", { "2024-05-01", "@20240501" } },
+    { "\"202405\"", { "2024-05-01", "@202405" } },
+    { "2024", { "2024-01-01", "@2024" } },
+    { "1714571760000", { "divide by 1000", "1714571760000" } },
+    { "\"1714571760000\"", { "divide by 1000", "1714571760000" } },
+    { "1e300", { "divide by 1000", "" } },
+    { "\"8 May 2023\"", { "2024-05-01T13:56:00Z", "8 May 2023" } },
+    { "true", { "2024-05-01T13:56:00Z", "" } },
+    { "0", { NULL, NULL } },
+    { "-86400", { NULL, NULL } },
+    { "1714571760", { NULL, NULL } },
+    { "1714571760.5", { NULL, NULL } },
+    { "\"@20240501\"", { NULL, NULL } },
+    { "\"1900-01-01\"", { NULL, NULL } },
+    { "\"2200-12-31T23:59:59+02:00\"", { NULL, NULL } },
+};
+enum { TRIES = sizeof tries / sizeof *tries };
+
+/* ---- HTTP and MCP ---------------------------------------------------------------------------------------------------------- */
+
+#define OWNER "\"user_id\": \"anna\""
+#define MCP(tool, arguments)                                                                                                   \
+    "{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"tools/call\", \"params\": {\"name\": \"" tool "\", \"arguments\": {" arguments "}}}"
+#define CREATED(op) "{" OWNER ", \"query\": \"tea\", \"filters\": {\"created_at\": {\"" op "\": %s}}}"
+#define CHAT(member) "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 1, \"memory\": {" OWNER ", \"filters\": {\"" member "\": %s}}}"
+
+static const struct { const char *method, *target, *body; } entrances[] = { /* %s: the value */
+    { "POST", "/memories", "{" OWNER ", \"text\": \"tea\", \"timestamp\": %s}" },
+    { "POST", "/memories", "{" OWNER ", \"text\": \"tea\", \"expires\": %s}" },
+    { "POST", "/memories", "{" OWNER ", \"text\": \"tea\", \"expiration_date\": %s}" },
+    { "POST", "/memories", "{" OWNER ", \"messages\": [{\"role\": \"user\", \"content\": \"tea\", \"timestamp\": %s}]}" },
+    { "POST", "/memories", "{" OWNER ", \"messages\": [{\"role\": \"user\", \"content\": \"tea\", \"created_at\": %s}]}" },
+    { "PUT", "/memories/1", "{\"timestamp\": %s}" },
+    { "PUT", "/memories/1", "{\"text\": \"tea\", \"timestamp\": %s}" },
+    { "PUT", "/memories/1", "{\"expires\": %s}" },
+    { "POST", "/search", "{" OWNER ", \"query\": \"tea\", \"as_of\": %s}" },
+    { "POST", "/search", CREATED("eq") },
+    { "POST", "/search", CREATED("gt") },
+    { "POST", "/search", CREATED("gte") },
+    { "POST", "/search", CREATED("lt") },
+    { "POST", "/search", CREATED("lte") },
+    { "POST", "/v3/memories/", "{\"filters\": {" OWNER "}, \"start_date\": %s}" },
+    { "POST", "/v3/memories/", "{\"filters\": {" OWNER "}, \"end_date\": %s}" },
+    { "POST", "/v1/chat/completions", CHAT("from") },
+    { "POST", "/v1/chat/completions", CHAT("to") },
+    { "POST", "/v1/chat/completions", CHAT("as_of") },
+    { "POST", "/mcp", MCP("add_memory", "\"text\": \"tea\", \"timestamp\": %s") },
+    { "POST", "/mcp", MCP("add_memory", "\"text\": \"tea\", \"expiration_date\": %s") },
+    { "POST", "/mcp", MCP("search_memories", "\"query\": \"tea\", \"filters\": {\"created_at\": {\"gte\": %s}}") },
+    { "POST", "/inferscale/import", "{\"text\": \"a fact\", \"event_time\": %s}" },
+    { "POST", "/inferscale/import", "{\"text\": \"a fact\", \"valid_from\": %s}" },
+    { "POST", "/inferscale/import", "{\"text\": \"a fact\", \"valid_from\": \"0000-01-01\", \"valid_to\": %s}" },
+    { "POST", "/inferscale/import", "{\"text\": \"a fact\", \"expires\": %s}" },
+    { "POST", "/inferscale/import", "{\"type\": \"turn\", \"text\": \"hi\", \"time\": %s}" },
+};
+
+static void try_it(size_t e, size_t t)
+{
+    const bool mcp = !strcmp(entrances[e].target, "/mcp");
+    char body[600];
+    serve_reply r;
+    bool ok;
+
+    /* The tools' schemas say strings, and the schema is kept to before a time is read. */
+    snprintf(body, sizeof body, entrances[e].body, tries[t].value);
+    r = serve_call(kit, entrances[e].method, entrances[e].target, "X-Inferscale-User: anna\r\n", body);
+    ok = r.status == 200 && (!mcp || !strstr(r.body, "\"isError\":true"));
+    if (ok == (tries[t].said[0] != NULL)) fail_msg("%s %s: %d %s", entrances[e].target, body, r.status, r.body);
+    for (int i = 0; i < 2 && tries[t].said[i] && !(mcp && tries[t].value[0] != '"'); i++)
+        if (!strstr(r.body, tries[t].said[i])) fail_msg("%s %s: no \"%s\" in %s", entrances[e].target, body, tries[t].said[i], r.body);
+    serve_reply_free(&r);
+}
+
+static void http_and_mcp_read_times_alike(void **state)
+{
+    serve_reply r = serve_call(kit, "POST", "/memories", NULL, "{" OWNER ", \"text\": \"Anna drinks tea.\"}");
+
+    assert_int_equal(r.status, 200);
+    serve_reply_free(&r);
+    for (size_t e = 0; e < sizeof entrances / sizeof *entrances; e++)
+        for (size_t t = 0; t < TRIES; t++) try_it(e, t);
+}
+
+/* What was read is what comes back: the same second at each entrance that stores one. */
+static void times_come_back_as_they_were_read(void **state)
+{
+    static const struct { const char *value, *iso; } read[] = {
+        { "0", "1970-01-01T00:00:00Z" }, { "\"@0\"", "1970-01-01T00:00:00Z" }, { "\"1970-01-01\"", "1970-01-01T00:00:00Z" },
+        { "-1", "1969-12-31T23:59:59Z" }, { "\"@20240501\"", "1970-08-23T06:21:41Z" }, { "\"2024-05-01\"", "2024-05-01T00:00:00Z" },
+        { "1714571760", "2024-05-01T13:56:00Z" }, { "\"2200-12-31T23:59:59+02:00\"", "2200-12-31T21:59:59Z" },
+    };
+    char body[300];
+
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
+        const char *path[2] = { "/memories", "/inferscale/import" };
+        serve_reply r;
+
+        for (int k = 0; k < 2; k++) {
+            snprintf(body, sizeof body, k ? "{\"text\": \"imported %zu\", \"event_time\": %s}"
+                                          : "{\"user_id\": \"ben\", \"text\": \"added %zu\", \"timestamp\": %s}", i, read[i].value);
+            r = serve_call(kit, "POST", path[k], "X-Inferscale-User: ben\r\n", body);
+            assert_int_equal(r.status, 200);
+            serve_reply_free(&r);
+        }
+        r = serve_call(kit, "GET", "/memories?user_id=ben", NULL, NULL);
+        for (int k = 0; k < 2; k++) {
+            json_t *list = json_object_get(r.json, "results"), *m;
+            const char *at = NULL;
+            size_t n;
+            char text[40];
+
+            snprintf(text, sizeof text, k ? "imported %zu" : "added %zu", i);
+            json_array_foreach(list, n, m)
+            {
+                if (!strcmp(json_string_value(json_object_get(m, "memory")), text)) at = json_string_value(json_object_get(m, "created_at"));
+            }
+            if (!at || strcmp(at, read[i].iso) != 0) fail_msg("%s came back as %s, not %s", read[i].value, at ? at : "nothing", read[i].iso);
+        }
+        serve_reply_free(&r);
+    }
+}
+
+/* ---- The command line ------------------------------------------------------------------------------------------------------ */
+
+static void the_command_line_reads_times_alike(void **state)
+{
+    static const char *const commands[] = {
+        "remember --user a --later --time %s tea", "remember --user a --later --expires %s tea", "remember --user a --turns --later --time %s tea",
+        "update --user a --later 1 tea --time %s", "update --user a --later 1 tea --valid-from %s", "update --user a --later 1 tea --expires %s",
+        "supersede --user a --later 1 tea --time %s", "recall --user a tea --method lexical --from %s", "recall --user a tea --method lexical --to %s",
+        "recall --user a tea --method lexical --as-of %s", "ask --user a tea --as-of %s --dry-run",
+    };
+    static const struct { const char *value, *said; } bad[] = {
+        { "20240501", "write 2024-05-01 for the first, @20240501 for the second" }, { "2024", "@2024" },
+        { "1714571760000", "divide by 1000" }, { "yesterday", "is no time" }, { "''", "is no time" },
+    };
+
+    for (size_t c = 0; c < sizeof commands / sizeof *commands; c++)
+        for (size_t b = 0; b < (c < 2 ? sizeof bad / sizeof *bad : 1); b++) {
+            char command[200];
+
+            snprintf(command, sizeof command, commands[c], bad[b].value);
+            sh("$IS %s", command);
+            expect_code(2);
+            expect_in(last.err, bad[b].said);
+        }
+    sh("$IS remember --user a --later --engine mock --time 0 'Anna was born.' && $IS export --user a");
+    expect_code(0);
+    expect_in(last.out, "\"event_time\":\"1970-01-01T00:00:00Z\"");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(http_and_mcp_read_times_alike),
+        cmocka_unit_test(times_come_back_as_they_were_read),
+        cmocka_unit_test_setup(the_command_line_reads_times_alike, program_fresh),
+    };
+
+    return cmocka_run_group_tests(tests, start, stop);
+}
