@@ -367,7 +367,7 @@ static void memory_wrong(void **state)
         { "\"filters\":{\"to\":true}", "memory.filters.to", "is no time" }, { "\"userid\":\"a\"", "memory.userid", "did you mean user_id?" },
         { "\"user\":\"a\"", "memory.user", "did you mean user_id?" }, { "\"qqqqqqqq\":1", "memory.qqqqqqqq", "not a member of memory" },
         { "\"filters\":{\"as_of\":9223372036854775807}", "memory.filters.as_of", "2200" },
-        { "\"filters\":{\"from\":-9223372036854775807}", "memory.filters.from", "9999" },
+        { "\"filters\":{\"from\":-9223372036854775807}", "memory.filters.from", "2200" },
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
