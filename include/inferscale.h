@@ -161,13 +161,17 @@ typedef struct inferscale_options {
     uint32_t n_parallel;      /* questions in the engine at once, sharing its steps; 0 = 4. More wait */
     const char *upstream;     /* engine vllm: its servers, http(s)://HOST:PORT[,...], in place of model; NULL = $INFERSCALE_UPSTREAM */
     const char *upstream_key; /* API key that they want; NULL = $INFERSCALE_UPSTREAM_KEY */
+    int start_empty;          /* 1 = where the bank is lost (E_CORRUPT) or another memory's (E_FOREIGN), begin a new memory; bank and
+                                 vault are set aside in home/lost-N. A sound bank is opened as ever */
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }
 
 /* Opens (creating unless read_only) the store in options->home. *out must be closed with inferscale_close, also after a failed
  * open if it is not NULL. The model and the embedder are loaded at first use, not here. Errors: E_INVALID, E_IO, E_FULL,
- * E_READONLY, E_DENIED, E_FOREIGN (another application's or a newer version's bank), E_CORRUPT, E_NOMEM. */
+ * E_READONLY, E_DENIED, E_FOREIGN (another application's, another memory's or a newer version's bank), E_NOMEM, E_CORRUPT: the bank
+ * is damaged, or missing or empty where home says that a memory was there. Ids are never given twice in a home, whatever becomes of
+ * its bank. */
 INFERSCALE_API inferscale_status inferscale_open(inferscale **out, const inferscale_options *options);
 
 /* Why a store that was to be opened for writing is open for reading only: its disk is full. It can be read and asked; what it needs to
@@ -716,11 +720,14 @@ typedef struct inferscale_gc_options {
     uint64_t view_files, view_embeddings;               /* of views that are not kept */
     uint64_t evicted_files;                             /* for the budget; their facts are served as text until they are encoded again */
     uint64_t removed_bytes, vault_bytes, bank_freed_bytes; /* vault_bytes: afterwards */
+    int unnamed;        /* asked, not a result: 1 = remove KV files that no book names, and what lost memories left (home/lost-N) */
+    uint64_t kept_unnamed_files, kept_unnamed_bytes;       /* results: without it they are kept */
 } inferscale_gc_options;
 
 #define INFERSCALE_GC_OPTIONS_INIT { .struct_size = sizeof(inferscale_gc_options) }
 
-/* Removes what nobody needs any more. options may be NULL. Only views and left-overs, never what is remembered. Errors:
+/* Removes what nobody needs any more. options may be NULL. Only views and left-overs, never what is remembered. KV files that no book
+ * names are another bank's (a lost or a newer one): they go only with options->unnamed. Errors:
  * E_INVALID (keep), E_READONLY, E_MODEL / E_ENGINE (keep "current"), E_CANCELLED, E_IO. */
 INFERSCALE_API inferscale_status inferscale_gc(inferscale *is, inferscale_gc_options *options);
 
@@ -755,8 +762,10 @@ typedef struct inferscale_restore_options {
 
 #define INFERSCALE_RESTORE_OPTIONS_INIT { .struct_size = sizeof(inferscale_restore_options) }
 
-/* Makes a store in home (new or empty; NULL = the default) from a backup. Never overwrites: E_INVALID. options may be NULL. Errors:
- * E_NOTFOUND (no whole backup there), E_CORRUPT (bank or manifest do not match their checksums), E_FOREIGN, E_FULL, E_IO. */
+/* Makes a store in home (new or empty; NULL = the default) from a backup. Never overwrites: E_INVALID. A home that has lost its bank
+ * takes the backup too: its vault stays, what is left of the bank is set aside in home/lost-N, and ids go on above all that were given
+ * there. options may be NULL. Errors: E_NOTFOUND (no whole backup there), E_CORRUPT (bank or manifest do not match their checksums),
+ * E_FOREIGN (also: a backup of another memory than the one that home lost), E_FULL, E_IO. */
 INFERSCALE_API inferscale_status inferscale_restore(const char *dir, const char *home, inferscale_restore_options *options);
 
 typedef struct inferscale_usage_row {

@@ -189,7 +189,7 @@ static void test_older_version_is_migrated(void **state)
             "DROP INDEX items_by_superseding; ALTER TABLE items DROP COLUMN superseded_by;"
             "ALTER TABLE segments DROP COLUMN n_passes; ALTER TABLE segments DROP COLUMN lead;"
             "ALTER TABLE segments DROP COLUMN write_time; ALTER TABLE embeddings DROP COLUMN checksum;"
-            "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; PRAGMA user_version = 1");
+            "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; DROP TABLE home; PRAGMA user_version = 1");
     FAILS(E_READONLY, is_bank_open(k->path, true, &k->bank));
     assert_non_null(strstr(is_error(), "older schema 1"));
     OK(is_bank_open(k->path, false, &k->bank));

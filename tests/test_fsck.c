@@ -185,7 +185,7 @@ static void page_garbage(void)
 typedef struct damage {
     const char *kind;
     void (*make)(void);
-    enum { MENDED, BY_OPENING, LEFT } outcome; /* LEFT: the truth, or not ours: said, and not touched */
+    enum { MENDED, BY_OPENING, BY_GC, LEFT } outcome; /* BY_GC: another bank may name it; LEFT: the truth, or not ours: said, and not touched */
 } damage;
 
 static const damage damages[] = {
@@ -194,12 +194,12 @@ static const damage damages[] = {
     { "file-torn", file_padded, MENDED },           { "file-rotten", payload_flipped, MENDED },
     { "file-rotten", head_flipped, MENDED },        { "file-rotten", tokens_flipped, MENDED },
     { "file-foreign", another_segment, MENDED },    { "file-foreign", no_segment, MENDED },
-    { "file-foreign", newer_version, MENDED },      { "file-unnamed", file_unnamed, MENDED },
+    { "file-foreign", newer_version, MENDED },      { "file-unnamed", file_unnamed, BY_GC },
     { "file-misplaced", file_misplaced, MENDED },   { "file-bad", file_bad, MENDED },
     { "file-left-over", file_left_over, BY_OPENING }, { "file-stray", file_stray, LEFT },
     { "file-stray", folder_stray, LEFT },           { "wrong-mode", mode_file, MENDED },
     { "wrong-mode", mode_folder, MENDED },          { "wrong-mode", mode_bank, MENDED },
-    { "file-unnamed", book_lost, MENDED },          { "dependency-orphan", book_lost, MENDED },
+    { "file-unnamed", book_lost, BY_GC },          { "dependency-orphan", book_lost, BY_GC },
     { "books-differ", books_differ, MENDED },       { "file-missing", books_model, MENDED },
     { "dependency-missing", dependency_missing, MENDED }, { "dependency-stale", dependency_stale, MENDED },
     { "dependency-stale", dependency_gone, MENDED },      { "dependency-orphan", dependency_orphan, MENDED },
@@ -241,7 +241,8 @@ static void try_damage(const damage *d)
     inferscale_fsck_free(r);
     r = store_fsck(home, true);
     if (d->outcome != BY_OPENING) expect_kind(d, r, "when repairing");
-    if (r->ok != (d->outcome != LEFT)) {
+    if (d->outcome == BY_GC) assert_int_equal(store_count_kind(r, "file-unnamed"), 1);
+    if (r->ok != (d->outcome != LEFT && d->outcome != BY_GC)) {
         store_print(r);
         fail_msg("%s: ok = %d after repairing", d->kind, r->ok);
     }
@@ -251,6 +252,15 @@ static void try_damage(const damage *d)
     free(before);
     free(after);
     if (d->outcome == LEFT) return;
+    if (d->outcome == BY_GC) {
+        inferscale_gc_options gc = INFERSCALE_GC_OPTIONS_INIT;
+        inferscale *cleaned = store_open(home, NULL, NULL, false);
+
+        gc.unnamed = 1;
+        OK(inferscale_gc(cleaned, &gc));
+        assert_int_equal(gc.unnamed_files, 1);
+        inferscale_close(cleaned);
+    }
     store_expect_sound(home);
     inferscale *is = store_open(home, NULL, NULL, false);
     store_encode(is);

@@ -44,7 +44,15 @@ static void gc_removes_what_nobody_names_and_nothing_else(void **state)
     is = store_open(home, NULL, NULL, false);
     o.dry_run = 1;
     OK(inferscale_gc(is, &o));
+    assert_int_equal(o.unnamed_files, 0);
+    assert_int_equal(o.kept_unnamed_files, 2); /* another bank may name them */
+    assert_true(o.kept_unnamed_bytes > 0);
+    uint64_t kept = o.kept_unnamed_bytes;
+    o.unnamed = 1;
+    OK(inferscale_gc(is, &o));
     assert_int_equal(o.unnamed_files, 2);
+    assert_int_equal(o.kept_unnamed_files, 0);
+    assert_int_equal(o.removed_bytes, kept + 1); /* and the damaged one's byte */
     assert_int_equal(o.bad_files, 1);
     assert_int_equal(count_files(""), all);
     uint64_t would = o.removed_bytes;

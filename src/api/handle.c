@@ -1,6 +1,7 @@
 /* handle.c - opening and closing a store, and loading model and embedder when they are first needed. */
 #include "api/background.h"
 #include "api/damage.h"
+#include "api/lost.h"
 #include "api/room.h"
 #include "api/talks.h"
 
@@ -110,6 +111,8 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->n_threads = o->n_threads;
     is->flash_attention = o->flash_attention;
     is->read_only = o->read_only != 0;
+    if (o->start_empty && is->read_only)
+        return is_fail(INFERSCALE_E_INVALID, "a new memory cannot begin in a store that is opened read-only; drop start_empty or read_only");
     if (o->background && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
     is->has_codec = o->codec && o->codec[0] && strcmp(o->codec, "auto") != 0;
@@ -123,19 +126,16 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     return INFERSCALE_OK;
 }
 
-static is_status open_parts(inferscale *is, uint64_t ram_bytes)
+static is_status open_parts(inferscale *is, uint64_t ram_bytes, bool start_empty)
 {
     const is_fs *fs = is_fs_default();
-    char *bank = is_path_join(is->home, "bank.sqlite"), *vault = is_path_join(is->home, "vault");
-    is_status st = bank && vault ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
+    char *vault = is_path_join(is->home, "vault");
+    is_status st = vault ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
 
     if (st == INFERSCALE_OK && !is->read_only) st = is_file_mkdirs(fs, is->home);
-    if (st == INFERSCALE_OK && is->read_only && !fs->exists(fs, bank))
-        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no store in %s; remember something first, or give another --home", is->home);
-    if (st == INFERSCALE_OK) st = is_room_open_bank(is, bank);
+    if (st == INFERSCALE_OK) st = is_lost_open_bank(is, start_empty);
     if (st == INFERSCALE_OK) st = is_vault_open(fs, vault, ram_bytes ? ram_bytes : UINT64_C(1) << 30, is->read_only, &is->vault);
     if (st == INFERSCALE_OK) st = is_recall_new(is->bank, &is->recall);
-    is_free(bank);
     is_free(vault);
     return st;
 }
@@ -181,7 +181,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
         is_log_set(options->on_log, options->log_ctx);
-        st = open_parts(is, options->ram_bytes);
+        st = open_parts(is, options->ram_bytes, options->start_empty != 0);
         if (st == INFERSCALE_OK) st = finish_forgetting(is);
         if (st == INFERSCALE_OK) is_room_reserve(is);
         if (st == INFERSCALE_OK && options->background && !is->read_only) st = is_background_start(is, options->max_pending, &is->background);

@@ -131,8 +131,8 @@ static is_status check_unnamed(fsck *f)
         if (is_book_find(f->books, f->n_books, name) || is_name_in(&f->doomed, name) || is_name_in(&f->doomed_since, name)) continue;
         is_vault_path(f->is->vault, name, path);
         if (!is_vault_fs(f->is->vault)->exists(is_vault_fs(f->is->vault), path)) continue; /* removed meanwhile */
-        IS_TRY(say_file(f, "file-unnamed", path, "no book names it",
-                        f->o.repair && is_vault_remove(f->is->vault, name) == INFERSCALE_OK));
+        /* Not mended by removing it: it may be what a better bank names. */
+        IS_TRY(say_file(f, "file-unnamed", path, "no book names it; `inferscale gc --unnamed` removes it", false));
     }
     return INFERSCALE_OK;
 }

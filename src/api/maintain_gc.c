@@ -1,8 +1,12 @@
-/* maintain_gc.c - what nobody needs any more: files without a book, views of models that are no longer wanted, and what is over the
- * vault's budget, least useful first. Only views go, and they can be made again. */
+/* maintain_gc.c - what nobody needs any more: views of models that are no longer wanted, and what is over the vault's budget, least
+ * useful first. Only views go, and they can be made again.
+ *
+ * Files that no book names do not come about by themselves: a name is in the books before its file is there. They mean that the bank
+ * is not the one they were written for, an older backup that was put back or one that was lost. They go when that is asked for. */
 #include <stdio.h>
 #include <string.h>
 
+#include "api/lost.h"
 #include "api/maintain.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -28,6 +32,7 @@ typedef struct gc {
     const is_book *batch[BATCH];
     size_t n_batch;
     uint64_t done, total;
+    uint64_t kept_vault_bytes; /* of files in the vault that no book names */
 } gc;
 
 /* ---- What to keep ---------------------------------------------------------------------------------------------------------- */
@@ -99,6 +104,12 @@ static bool is_kept(const keep *k, const uint8_t *fingerprint, const char *polic
 
 /* ---- Files without a book ---------------------------------------------------------------------------------------------------- */
 
+static void keep_unnamed(gc *g, uint64_t bytes)
+{
+    g->o->kept_unnamed_files++;
+    g->o->kept_unnamed_bytes += bytes;
+}
+
 static is_status shred(gc *g, const is_vault_entry *e, uint64_t *count)
 {
     if (!g->o->dry_run) IS_TRY(is_file_shred(is_vault_fs(g->is->vault), e->path));
@@ -114,7 +125,11 @@ static is_status look_at(void *ctx, const is_vault_entry *e)
     switch (e->kind) {
     case IS_VAULT_SEGMENT: return is_vault_files_add(&g->files, e->name, e->stat.bytes);
     case IS_VAULT_BAD: return shred(g, e, &g->o->bad_files);
-    case IS_VAULT_MISPLACED: return shred(g, e, &g->o->unnamed_files);
+    case IS_VAULT_MISPLACED:
+        if (g->o->unnamed) return shred(g, e, &g->o->unnamed_files);
+        g->kept_vault_bytes += e->stat.bytes;
+        keep_unnamed(g, e->stat.bytes);
+        return INFERSCALE_OK;
     case IS_VAULT_LEFT_OVER: return shred(g, e, &g->o->left_over_files);
     default: return INFERSCALE_OK;
     }
@@ -138,11 +153,30 @@ static is_status remove_unnamed(gc *g, const is_names *doomed, const is_names *d
         g->files.bytes -= f->bytes;
         is_vault_path(g->is->vault, f->name, path);
         if (!fs->exists(fs, path)) continue; /* forgotten, taken away and ticked off since it was listed */
+        if (!g->o->unnamed) {
+            g->kept_vault_bytes += f->bytes;
+            keep_unnamed(g, f->bytes);
+            continue;
+        }
         if (!g->o->dry_run) IS_TRY(is_vault_remove(g->is->vault, f->name));
         g->o->unnamed_files++;
         g->o->removed_bytes += f->bytes;
     }
     g->files.n = kept;
+    return INFERSCALE_OK;
+}
+
+static is_status lost_file(void *ctx, const char *path, uint64_t bytes)
+{
+    gc *g = ctx;
+
+    if (!g->o->unnamed) {
+        keep_unnamed(g, bytes);
+        return INFERSCALE_OK;
+    }
+    if (!g->o->dry_run) IS_TRY(is_file_shred(is_vault_fs(g->is->vault), path));
+    g->o->unnamed_files++;
+    g->o->removed_bytes += bytes;
     return INFERSCALE_OK;
 }
 
@@ -376,7 +410,8 @@ static void clear_results(inferscale_gc_options *o)
     inferscale_gc_options asked = *o;
 
     *o = (inferscale_gc_options){ .struct_size = asked.struct_size, .keep = asked.keep, .max_bytes = asked.max_bytes, .compact = asked.compact,
-                                  .dry_run = asked.dry_run, .on_progress = asked.on_progress, .progress_ctx = asked.progress_ctx };
+                                  .dry_run = asked.dry_run, .on_progress = asked.on_progress, .progress_ctx = asked.progress_ctx,
+                                  .unnamed = asked.unnamed };
 }
 
 is_status inferscale_gc(inferscale *is, inferscale_gc_options *options)
@@ -393,9 +428,11 @@ is_status inferscale_gc(inferscale *is, inferscale_gc_options *options)
     clear_results(g.o);
     st = parse_keep(&g);
     if (st == INFERSCALE_OK) st = read_all(&g);
+    if (st == INFERSCALE_OK)
+        st = is_lost_walk(is_vault_fs(is->vault), is->home, g.o->unnamed && !g.o->dry_run, lost_file, &g);
     if (st == INFERSCALE_OK) st = drop_views(&g);
     if (st == INFERSCALE_OK) st = keep_budget(&g);
-    g.o->vault_bytes = g.files.bytes;
+    g.o->vault_bytes = g.files.bytes + g.kept_vault_bytes;
     if (st == INFERSCALE_OK && !g.o->dry_run) st = is_bank_compact(is->bank, g.o->compact != 0, &g.o->bank_freed_bytes);
     if (st == INFERSCALE_OK && g.o->dry_run) st = is_bank_free_bytes(is->bank, &g.o->bank_freed_bytes);
     is_vault_files_free(&g.files);

@@ -1,8 +1,13 @@
-/* maintain_restore.c - a store made from a backup. The bank's place is taken last: what was interrupted is no store. */
+/* maintain_restore.c - a store made from a backup. The bank's place is taken last: what was interrupted is no store.
+ *
+ * The home is new or empty, or it has lost its bank (lost.h). Then what is left of the bank is set aside, the vault stays, and the
+ * home's file has the ids go on above all that were given. */
 #include <stdio.h>
 #include <string.h>
 
 #include "api/backup.h"
+#include "api/lost.h"
+#include "bank/home.h"
 #include "base/mem.h"
 #include "base/words.h"
 
@@ -11,6 +16,7 @@ typedef struct job {
     const char *dir, *home;
     inferscale_restore_options *o;
     is_manifest m;
+    bool lost;               /* home has lost its bank */
 } job;
 
 static is_status check_bank(const job *j, const uint8_t sum[IS_HASH_BYTES], uint64_t bytes)
@@ -33,6 +39,24 @@ static is_status read_bank(job *j, const char *to)
     return st == INFERSCALE_OK ? check_bank(j, sum, j->o->bank_bytes) : st;
 }
 
+/* A home that lost its bank may have the file still. */
+static is_status put_segment(const job *j, const is_backup_file *f, const uint8_t *data, size_t n)
+{
+    char path[IS_VAULT_PATH_BYTES];
+    uint8_t *there = NULL;
+    size_t n_there = 0;
+    bool same = false;
+
+    is_backup_path(j->home, f->name, path, NULL);
+    if (j->lost && j->fs->exists(j->fs, path)) {
+        same = is_backup_read(j->fs, path, f->name, &there, &n_there) == INFERSCALE_OK && n_there == n && memcmp(there, data, n) == 0;
+        is_free(there);
+        if (same) return INFERSCALE_OK;
+        IS_TRY(is_file_shred(j->fs, path));
+    }
+    return is_backup_put(j->fs, j->home, f->name, data, n);
+}
+
 static is_status read_segment(job *j, const is_backup_file *f)
 {
     char path[IS_VAULT_PATH_BYTES];
@@ -43,7 +67,7 @@ static is_status read_segment(job *j, const is_backup_file *f)
     is_backup_path(j->dir, f->name, path, NULL);
     st = is_backup_read(j->fs, path, f->name, &data, &n);
     if (st == INFERSCALE_OK && (n != f->bytes || (f->has_sum && is_checksum(data, n) != f->sum))) st = INFERSCALE_E_CORRUPT;
-    if (st == INFERSCALE_OK && j->home) st = is_backup_put(j->fs, j->home, f->name, data, n);
+    if (st == INFERSCALE_OK && j->home) st = put_segment(j, f, data, n);
     is_free(data);
     if (st == INFERSCALE_OK) {
         j->o->vault_files++;
@@ -74,7 +98,32 @@ static is_status take_place(job *j, const char *part)
         return is_fail(INFERSCALE_E_INVALID, "a store appeared in %s meanwhile, and nothing is ever overwritten; give a new folder", j->home);
     IS_TRY(j->fs->rename(j->fs, part, bank));
     IS_TRY(j->fs->sync_dir(j->fs, j->home));
-    return j->fs->unlink(j->fs, mark);
+    return j->fs->exists(j->fs, mark) ? j->fs->unlink(j->fs, mark) : INFERSCALE_OK;
+}
+
+/* Makes the home free for the bank. */
+static is_status claim(job *j, const char *part)
+{
+    IS_TRY(is_lost_is(j->fs, j->home, &j->lost));
+    if (!j->lost) return is_folder_claim(j->fs, j->home, IS_RESTORE_MARK, "bank.sqlite");
+    if (j->fs->exists(j->fs, part)) IS_TRY(j->fs->unlink(j->fs, part));
+    return INFERSCALE_OK;
+}
+
+/* The bank is read, and stands in the home under another name: does it belong there? Then what is left of the old one makes way. */
+static is_status make_way(const job *j, const char *part)
+{
+    uint8_t id[IS_HOME_ID_BYTES];
+    bool has = false;
+    is_home h;
+
+    if (!j->lost) return INFERSCALE_OK;
+    IS_TRY(is_home_read(j->fs, j->home, &h));
+    IS_TRY(is_bank_home_id(part, id, &has));
+    if (h.whole && has && memcmp(h.id, id, IS_HOME_ID_BYTES))
+        return is_fail(INFERSCALE_E_FOREIGN, "%s is a backup of another memory than the one that %s has lost; give another --home", j->dir,
+                       j->home);
+    return is_lost_set_aside(j->fs, j->home, false);
 }
 
 /* The books of what the backup does not hold: dropped, so that it is encoded again. */
@@ -103,9 +152,10 @@ static is_status restore(job *j)
 {
     char part[IS_VAULT_PATH_BYTES];
 
-    IS_TRY(is_folder_claim(j->fs, j->home, IS_RESTORE_MARK, "bank.sqlite"));
     is_inside(j->home, "bank.sqlite.part", part);
+    IS_TRY(claim(j, part));
     IS_TRY(read_bank(j, part)); /* first: without it the rest is in vain */
+    IS_TRY(make_way(j, part));
     IS_TRY(read_vault(j));
     IS_TRY(is_backup_sync(j->fs, j->home));
     IS_TRY(take_place(j, part));

@@ -54,16 +54,22 @@ bool is_room_release(inferscale *is)
     return freed;
 }
 
-is_status is_room_open_bank(inferscale *is, const char *path)
+static is_status open_bank(inferscale *is, const char *path, bool read_only, bool existing, bool *lost)
+{
+    *lost = false;
+    return existing ? is_bank_open_existing(path, read_only, lost, &is->bank) : is_bank_open(path, read_only, &is->bank);
+}
+
+is_status is_room_open_bank(inferscale *is, const char *path, bool existing, bool *lost)
 {
     char why[1024];
-    is_status st = is_bank_open(path, is->read_only, &is->bank);
+    is_status st = open_bank(is, path, is->read_only, existing, lost);
 
     if (st != INFERSCALE_E_FULL || is->read_only) return st;
-    if (is_room_release(is)) st = is_bank_open(path, false, &is->bank);
+    if (is_room_release(is)) st = open_bank(is, path, false, existing, lost);
     if (st != INFERSCALE_E_FULL) return st;
     snprintf(why, sizeof why, "%s", is_error());
-    if (is_bank_open(path, true, &is->bank) != INFERSCALE_OK) return is_fail(st, "%s", why);
+    if (open_bank(is, path, true, existing, lost) != INFERSCALE_OK) return is_fail(st, "%s", why);
     is->notice = is_strdup("the disk is full, so the store is open for reading only; free some space and open it again");
     if (!is->notice) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
     is->read_only = true;

@@ -17,6 +17,9 @@
 typedef struct is_bank is_bank;
 
 is_status is_bank_open(const char *path, bool read_only, is_bank **out); /* creates the file (0600) unless read_only */
+/* The same where there must be one already: nothing is created. *lost: the file is missing, empty, no database, or has no tables
+ * (E_CORRUPT, E_FOREIGN); it is left as it is, and so is its log. */
+is_status is_bank_open_existing(const char *path, bool read_only, bool *lost, is_bank **out);
 void is_bank_close(is_bank *b);
 const char *is_bank_path(const is_bank *b);
 bool is_bank_frozen(const is_bank *b); /* opened for reading where SQLite can make no file: it does not see what is written later */

@@ -138,7 +138,7 @@ static is_status insert_fact(is_bank *b, const is_partition *p, const inferscale
     sql_text(&q, scope->run);
     sql_text(&q, scope->app);
     IS_TRY(sql_run(&q, NULL));
-    *id = sqlite3_last_insert_rowid(b->db);
+    *id = b->last_given = sqlite3_last_insert_rowid(b->db);
     return insert_version(b, p, *id, 1, f);
 }
 

@@ -245,13 +245,39 @@ static is_status migrate(is_bank *b)
     return bank_end(b, st);
 }
 
-static is_status prepare(is_bank *b)
+/* Is there a file with anything in it? Asked before SQLite opens it, which deletes the log of an empty database. */
+static is_status holds_bytes(const is_bank *b, bool *holds)
+{
+    const is_fs *fs = is_fs_default();
+    is_stat s;
+    is_status st = fs->stat(fs, b->path, &s);
+
+    *holds = st == INFERSCALE_OK && !(s.is_regular && s.bytes == 0);
+    return st == INFERSCALE_E_NOTFOUND ? INFERSCALE_OK : st;
+}
+
+static is_status no_tables(const is_bank *b, const char *how)
+{
+    return is_fail(INFERSCALE_E_CORRUPT, "the bank %s %s; restore a backup", b->path, how);
+}
+
+static is_status prepare(is_bank *b, bool existing, bool *lost)
 {
     identity id = { 0 };
+    bool holds = true;
+    is_status st;
 
-    IS_TRY(b->read_only ? connect_reader(b) : connect_writer(b));
-    IS_TRY(bank_read_begin(b)); /* one snapshot: another process may be creating the tables right now */
-    IS_TRY(bank_read_end(b, identify(b, &id)));
+    if (existing) IS_TRY(holds_bytes(b, &holds));
+    *lost = !holds;
+    if (!holds) return no_tables(b, "is missing or empty");
+    st = b->read_only ? connect_reader(b) : connect_writer(b);
+    if (st != INFERSCALE_OK && b->db && sqlite3_errcode(b->db) == SQLITE_NOTADB) b->no_database = true;
+    if (st == INFERSCALE_OK) st = bank_read_begin(b); /* one snapshot: another process may be creating the tables right now */
+    if (st == INFERSCALE_OK) st = bank_read_end(b, identify(b, &id));
+    *lost = existing && b->no_database;
+    IS_TRY(st);
+    *lost = existing && id.n_tables == 0;
+    if (id.n_tables == 0 && (existing || id.version > 0)) return no_tables(b, "has lost its tables");
     if (b->read_only && id.version == 0)
         return is_fail(INFERSCALE_E_NOTFOUND, "%s holds no bank yet; open it for writing once", b->path);
     if (b->read_only && id.version < BANK_SCHEMA_VERSION)
@@ -267,13 +293,14 @@ static is_status prepare(is_bank *b)
 
 /* ---- Public -------------------------------------------------------------------------------------------------------------- */
 
-is_status is_bank_open(const char *path, bool read_only, is_bank **out)
+static is_status open_bank(const char *path, bool read_only, bool existing, bool *lost, is_bank **out)
 {
     pthread_mutexattr_t attr;
     is_bank *b;
     is_status st;
 
     *out = NULL;
+    *lost = false;
     if (!path || !*path || path[0] == ':') /* ":memory:" would remember nothing */
         return is_fail(INFERSCALE_E_INVALID, "\"%s\" is no path for a bank; give a file in a folder of its own",
                        bank_given(path));
@@ -287,16 +314,29 @@ is_status is_bank_open(const char *path, bool read_only, is_bank **out)
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK); /* a deadlock becomes an error */
     pthread_mutex_init(&b->lock, &attr);
     pthread_mutexattr_destroy(&attr);
-    st = prepare(b);
+    st = prepare(b, existing, lost);
     if (st == INFERSCALE_OK) *out = b;
     else is_bank_close(b);
     return st;
+}
+
+is_status is_bank_open(const char *path, bool read_only, is_bank **out)
+{
+    bool lost;
+
+    return open_bank(path, read_only, false, &lost, out);
+}
+
+is_status is_bank_open_existing(const char *path, bool read_only, bool *lost, is_bank **out)
+{
+    return open_bank(path, read_only, true, lost, out);
 }
 
 void is_bank_close(is_bank *b)
 {
     if (!b) return;
     bank_cut_log_at_close(b);
+    bank_close_home(b);
     disconnect(b);
     is_free(b->log_methods);
     is_free(b->file_methods);

@@ -169,4 +169,9 @@ static const char version_4[] =
 /* Version 5: no other tables. The pages' unused middles are zero in the file (gaps.h), and only programs that keep them so may write. */
 static const char version_5[] = "";
 
-const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4, version_5 };
+/* Version 6: the identity of the home folder (home.h), which the file beside the bank holds too; '' = not given yet. One row. */
+static const char version_6[] =
+    "CREATE TABLE home(id BLOB NOT NULL);"
+    "INSERT INTO home VALUES(x'');";
+
+const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4, version_5, version_6 };

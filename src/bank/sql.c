@@ -133,6 +133,7 @@ is_status bank_begin(is_bank *b)
     if (b->read_only) return refuse_read_only(b);
     IS_TRY(bank_lock(b));
     st = settle(b);
+    b->last_given = 0;
     if (st == INFERSCALE_OK) st = run_literal(b, "BEGIN IMMEDIATE");
     if (st != INFERSCALE_OK) bank_unlock(b);
     return st;
@@ -140,6 +141,7 @@ is_status bank_begin(is_bank *b)
 
 is_status bank_end(is_bank *b, is_status st)
 {
+    if (st == INFERSCALE_OK && b->last_given) st = bank_record_ids(b, b->last_given);
     if (st == INFERSCALE_OK) st = run_literal(b, "COMMIT");
     if (st != INFERSCALE_OK) roll_back(b);
     bank_unlock(b);
@@ -263,6 +265,7 @@ is_status sql_end(sql *q)
     is_status st = bank_fail(q->bank, q->rc); /* before the reset, while the connection still knows why */
 
     if (st == INFERSCALE_E_CORRUPT) __atomic_store_n(&q->bank->found_damage, 1, __ATOMIC_RELAXED);
+    if ((q->rc & 0xff) == SQLITE_NOTADB) q->bank->no_database = true;
     if (q->stmt && q->cached) {
         sqlite3_reset(q->stmt);
         sqlite3_clear_bindings(q->stmt);

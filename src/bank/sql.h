@@ -22,7 +22,12 @@ struct is_bank {
     size_t n_cached;
     sqlite3_stmt *rollback;  /* ready, so that undoing needs no memory */
     bool relaxed;            /* commits may not wait for the disk: to be put right before the next durable one */
+    bool no_database;        /* a statement found that the file is no database at all */
     volatile int found_damage; /* by a statement, since is_bank_probe last saw the whole file sound; atomic */
+    char *home_file;         /* home.c: where given ids are written down; NULL = nowhere */
+    struct is_home *home;    /* what stands there */
+    int64_t last_given;      /* the highest id of the transaction; 0 = none */
+    bool gave_ids;           /* by this handle */
     const volatile int *stop; /* ends waiting for other connections; NULL = nothing does */
 };
 
@@ -41,6 +46,10 @@ is_status bank_prepare_rollback(is_bank *b); /* at open */
 /* A reading transaction: one snapshot for several statements. Ended by bank_read_end, which returns st. */
 is_status bank_read_begin(is_bank *b);
 is_status bank_read_end(is_bank *b, is_status st);
+
+/* The folder's file (home.c). record: before the commit of a transaction that gave ids, with the lock held. */
+is_status bank_record_ids(is_bank *b, int64_t last);
+void bank_close_home(is_bank *b);
 
 /* SQLite deletes the log when the last connection closes; it is emptied before, quietly (wal.c). */
 void bank_cut_log_at_close(is_bank *b);

@@ -72,7 +72,7 @@ static is_status insert_turn(is_bank *b, const is_partition *p, const inferscale
     sql_text(&q, scope->run);
     sql_text(&q, scope->app);
     IS_TRY(sql_run(&q, NULL));
-    *id = sqlite3_last_insert_rowid(b->db);
+    *id = b->last_given = sqlite3_last_insert_rowid(b->db);
     q = sql_open(b, "INSERT INTO turns(partition_id, item_id, conversation_id, speaker, text, external_id, time, write_time)"
                     " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)");
     sql_i64(&q, p->id);

@@ -33,7 +33,7 @@ struct is_fs {
     is_status (*size)(const is_fs *fs, is_file *f, uint64_t *out);
     is_status (*drop_cache)(const is_fs *fs, is_file *f); /* ask the OS to forget its pages (benchmarks) */
     is_status (*rename)(const is_fs *fs, const char *from, const char *to);
-    is_status (*unlink)(const is_fs *fs, const char *path);
+    is_status (*unlink)(const is_fs *fs, const char *path);   /* a file, or a folder that is empty */
     is_status (*mkdirs)(const is_fs *fs, const char *path);   /* with parents, mode 0700; existing is fine */
     is_status (*sync_dir)(const is_fs *fs, const char *path);
     bool (*exists)(const is_fs *fs, const char *path);

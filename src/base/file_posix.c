@@ -132,7 +132,8 @@ static is_status posix_rename(const is_fs *fs, const char *from, const char *to)
 
 static is_status posix_unlink(const is_fs *fs, const char *path)
 {
-    return unlink(path) == 0 ? INFERSCALE_OK : is_fail_errno("cannot delete %s", path);
+    if (unlink(path) == 0 || (errno == EISDIR && rmdir(path) == 0)) return INFERSCALE_OK;
+    return is_fail_errno("cannot delete %s", path);
 }
 
 static is_status make_one(const char *path)

@@ -36,7 +36,7 @@ static void print_table(const inferscale_usage_report *u)
     cli_size(u->unnamed_bytes, unnamed);
     printf("Database %s (%s of it empty), log %s; vault %s in %s%s%s%s.\n", bank, empty, log, vault,
            cli_n_of(u->vault_files, "file", files), u->unnamed_bytes ? ", " : "", u->unnamed_bytes ? unnamed : "",
-           u->unnamed_bytes ? " of it named by no book (`inferscale gc`)" : "");
+           u->unnamed_bytes ? " of it named by no book (`inferscale gc --unnamed`)" : "");
 }
 
 static int cmd_du(const cli_args *a)

@@ -6,12 +6,13 @@
 
 static void print_json(const inferscale_gc_options *o)
 {
-    cli_print_json(json_pack("{s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "dry_run", o->dry_run, "unnamed_files",
+    cli_print_json(json_pack("{s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "dry_run", o->dry_run, "unnamed_files",
                              (json_int_t)o->unnamed_files, "bad_files", (json_int_t)o->bad_files, "left_over_files",
                              (json_int_t)o->left_over_files, "view_files", (json_int_t)o->view_files, "view_embeddings",
                              (json_int_t)o->view_embeddings, "evicted_files", (json_int_t)o->evicted_files, "removed_bytes",
                              (json_int_t)o->removed_bytes, "vault_bytes", (json_int_t)o->vault_bytes, "bank_freed_bytes",
-                             (json_int_t)o->bank_freed_bytes));
+                             (json_int_t)o->bank_freed_bytes, "kept_unnamed_files", (json_int_t)o->kept_unnamed_files,
+                             "kept_unnamed_bytes", (json_int_t)o->kept_unnamed_bytes));
 }
 
 static void line(uint64_t n, const char *what)
@@ -24,7 +25,7 @@ static void line(uint64_t n, const char *what)
 
 static void print_text(const inferscale_gc_options *o)
 {
-    char removed[32], vault[32], bank[32];
+    char removed[32], vault[32], bank[32], kept[32], files[64];
     cli_size(o->removed_bytes, removed);
     cli_size(o->vault_bytes, vault);
     cli_size(o->bank_freed_bytes, bank);
@@ -36,6 +37,10 @@ static void print_text(const inferscale_gc_options *o)
     line(o->evicted_files, "segments over the budget (their facts are served as text until they are encoded again)");
     printf("%s %s; the vault %s %s. The database %s %s.\n", o->dry_run ? "Would remove" : "Removed", removed,
            o->dry_run ? "would hold" : "holds", vault, o->dry_run ? "could give back" : "gave back", bank);
+    if (!o->kept_unnamed_files) return;
+    cli_size(o->kept_unnamed_bytes, kept);
+    printf("Kept %s (%s) that no book names: a lost or newer bank may. `inferscale gc --unnamed` removes them.\n",
+           cli_n_of(o->kept_unnamed_files, "file", files), kept);
 }
 
 static int cmd_gc(const cli_args *a)
@@ -52,6 +57,7 @@ static int cmd_gc(const cli_args *a)
     o.keep = cli_str(a, "--keep", NULL);
     o.dry_run = cli_flag(a, "--dry-run");
     o.compact = cli_flag(a, "--compact");
+    o.unnamed = cli_flag(a, "--unnamed");
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
     cli_progress_start(&p, "Cleaning", 0);
@@ -72,6 +78,7 @@ static int cmd_gc(const cli_args *a)
 static const cli_option options[] = {
     { "--keep", "VIEWS", "views to keep, commas between: current, hex digits of a model as `du` shows them, policy:NAME (default: all)" },
     { "--max-bytes", "SIZE", "budget of the vault, e.g. 2G: what is least useful goes first" },
+    { "--unnamed", NULL, "also remove KV files that no book names (a lost or newer bank may name them), and HOME/lost-N" },
     { "--compact", NULL, "make the database file anew without gaps; writers wait meanwhile" },
     { "--dry-run", NULL, "only say what would be removed" },
     { NULL, NULL, NULL },
@@ -79,9 +86,9 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_gc = {
     "gc", "", "Remove files and views that nobody needs",
-    "Removes files that no book names, damaged ones that were set aside and what crashes left; gives free pages of the database "
-    "back. With --keep also views (segments, embeddings) of other models, system texts, codecs and embedders than those named. "
-    "With --max-bytes segments go until the vault fits, least useful first: rows that only served as context, views that are not "
+    "Removes damaged files that were set aside and what crashes left; gives free pages of the database back. Files that no book "
+    "names are kept, for a bank that was lost or is newer may name them; --unnamed removes them too, and what lost memories "
+    "left. With --keep also views (segments, embeddings) of other models, system texts, codecs and embedders than those named. With --max-bytes segments go until the vault fits, least useful first: rows that only served as context, views that are not "
     "in use, facts that are over, second variants, then the oldest; pinned facts last. `inferscale encode` makes them again. What is "
     "remembered is never touched.\n\n"
     "Examples:\n  inferscale gc --dry-run\n  inferscale gc --keep current\n  inferscale gc --keep current,policy:page:16 --max-bytes "

@@ -18,6 +18,7 @@ static const cli_option store_options[] = {
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--embedder-key", "KEY", "API key of an HTTP embedder (default: $INFERSCALE_EMBEDDER_KEY)" },
     { "--read-only", NULL, "never write to the store" },
+    { "--start-empty", NULL, "where the bank is lost: begin a new memory, and keep the rest in HOME/lost-N" },
     { NULL, NULL, NULL },
 };
 
@@ -175,6 +176,7 @@ void cli_options(const cli_args *a, inferscale_options *out)
         out->embedder = cli_str(a, "--embedder", NULL);
         out->embedder_key = cli_str(a, "--embedder-key", NULL);
         out->read_only = cli_flag(a, "--read-only");
+        out->start_empty = cli_flag(a, "--start-empty");
     }
     if (cli_has(a, "--threads")) out->n_threads = (uint32_t)cli_int(a, "--threads", 0, 1, 1024);
     if (groups & CLI_MODEL) {

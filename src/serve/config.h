@@ -29,6 +29,7 @@
     X(parallel, "parallel", COUNT, "N", "4", 1, 256, "", "requests in the engine at once; with engine vllm 32 unless set") \
     X(ram, "ram", SIZE, "SIZE", "1G", 1 << 20, INT64_MAX, "", "budget of the KV kept in memory") \
     Y(read_only, "read-only", SWITCH, NULL, "off", 0, 0, "", "never write to the store") \
+    Y(start_empty, "start-empty", SWITCH, NULL, "off", 0, 0, "", "where the bank is lost: begin a new memory, and keep the rest in HOME/lost-N") \
     X(host, "host", TEXT, "ADDRESS", "127.0.0.1", 0, 0, "", "address to listen on; any but this machine's own needs keys") \
     X(port, "port", COUNT, "N", "8080", 0, 65535, "", "port to listen on; 0 = any free one") \
     Y(hosts, "hosts", TEXT, "NAMES", "", 0, 0, "", "without keys: further names this server is called by, commas between; * = any") \
@@ -66,7 +67,7 @@ typedef struct is_config {
     char *home, *model, *embedder, *engine, *upstream, *upstream_key, *plugins, *system, *policy, *refine, *codec;
     uint32_t ctx, threads, parallel;       /* parallel: requests in the engine at once */
     uint64_t ram;
-    bool read_only;
+    bool read_only, start_empty;
     /* listening */
     char *host;                            /* 127.0.0.1; another address needs keys */
     uint32_t port;

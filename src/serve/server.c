@@ -109,6 +109,7 @@ static is_status open_store(is_server *s)
     o.n_parallel = is_config_parallel(c);
     o.ram_bytes = c->ram;
     o.read_only = c->read_only;
+    o.start_empty = c->start_empty;
     o.background = !c->read_only;
     o.on_log = is_serve_log_library;
     IS_TRY(inferscale_open(&s->is, &o));
