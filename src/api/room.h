@@ -9,8 +9,8 @@
 
 #define IS_RESERVE_NAME "reserve"
 
-/* Opens the bank as the handle asks (existing, lost: is_bank_open_existing); on a full disk gives the reserve up and tries again, then opens it for reading only: the handle is
- * read-only from then on, and its notice says why. */
+/* Opens the bank as the handle asks (existing, lost: is_bank_open_existing). On a full disk it gives the reserve up and tries again, then
+ * opens it for reading only: the handle is read-only from then on, and its notice says why. */
 is_status is_room_open_bank(inferscale *is, const char *path, bool existing, bool *lost);
 /* Makes the reserve if it is missing and there is room. Never fails: without it things are as they were before. */
 void is_room_reserve(inferscale *is);

@@ -88,7 +88,8 @@ const cli_verb cli_verb_gc = {
     "gc", "", "Remove files and views that nobody needs",
     "Removes damaged files that were set aside and what crashes left; gives free pages of the database back. Files that no book "
     "names are kept, for a bank that was lost or is newer may name them; --unnamed removes them too, and what lost memories "
-    "left. With --keep also views (segments, embeddings) of other models, system texts, codecs and embedders than those named. With --max-bytes segments go until the vault fits, least useful first: rows that only served as context, views that are not "
+    "left. With --keep also views (segments, embeddings) of other models, system texts, codecs and embedders than those named. "
+    "With --max-bytes segments go until the vault fits, least useful first: rows that only served as context, views that are not "
     "in use, facts that are over, second variants, then the oldest; pinned facts last. `inferscale encode` makes them again. What is "
     "remembered is never touched.\n\n"
     "Examples:\n  inferscale gc --dry-run\n  inferscale gc --keep current\n  inferscale gc --keep current,policy:page:16 --max-bytes "
