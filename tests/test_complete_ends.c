@@ -278,7 +278,7 @@ static void logprobs_are_of_the_raw_distribution(void **state)
     OK(inferscale_complete(s.is, NULL, NULL, 0, &o, &a));
     assert_int_equal(a->n_tokens, a->tokens_answer);
     is_tokens ids = { 0 };
-    assert_int_equal(is_profile_raw(s.is->engine, NULL, o.prompt, &ids), INFERSCALE_OK);
+    assert_int_equal(is_profile_raw(s.is->engine, NULL, o.prompt, NULL, &ids), INFERSCALE_OK);
     is_part part = { .role = IS_ROLE_QUESTION, .source = IS_SRC_COMPUTED, .tokens = ids.ids, .n_tokens = ids.n };
     is_plan plan = { 1, &part, ids.n };
     is_run *run = NULL;

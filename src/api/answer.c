@@ -218,6 +218,8 @@ is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, 
             IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], n, v, &facts[i].segment, &n_bad));
             facts[i].exact_first = v->has_exact;
         }
+        if (a->o.cancel && __atomic_load_n(a->o.cancel, __ATOMIC_ACQUIRE))
+            return is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on");
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
     }
     if (can && !inject) IS_TRY(is_variant_mark_exact(a->is, &a->p, facts, n));
@@ -329,21 +331,25 @@ static void free_facts(is_plan_fact *facts, size_t n)
 }
 
 /* What the facts hold is the plan's, or freed. */
-static is_status plan_facts(is_asking *a, is_plan_fact *facts, size_t n, is_planned **out)
+static is_status plan_facts(is_asking *a, const is_tokens *question, is_plan_fact *facts, size_t n, is_planned **out)
 {
     is_plan_opts opts = a->shape;
-    const is_realm *whose = NULL;
-    is_tokens question = { 0 };
-    is_status st = is_asking_realm(a, &whose);
 
-    if (st == INFERSCALE_OK) st = is_profile_question(a->is->engine, whose, a->question, &question);
     opts.repair = a->o.repair;
     opts.with_memory = a->o.mode != INFERSCALE_MODE_NONE;
     opts.n_ctx_left = is_asking_room(a);
-    if (st == INFERSCALE_OK) st = is_plan_new(a->is->profile, facts, n, &question, &opts, out);
-    else free_facts(facts, n);
-    is_tokens_free(&question);
-    return st;
+    opts.n_ctx = is_engine_describe(a->is->engine)->n_ctx;
+    return is_plan_new(a->is->profile, facts, n, question, &opts, out);
+}
+
+/* Before anything is searched for it: one that cannot fit costs nothing. */
+static is_status question_tokens(is_asking *a, is_tokens *out)
+{
+    const is_fit fit = { is_asking_room(a), a->o.cancel };
+    const is_realm *whose = NULL;
+
+    IS_TRY(is_asking_realm(a, &whose));
+    return is_profile_words(a->is->engine, whose, a->question, &fit, out);
 }
 
 /* Facts of the plan that are computed though they were to be injected, and facts that did not fit. */
@@ -390,12 +396,14 @@ is_status is_asking_plan(is_asking *a, is_planned **out)
     inferscale_list *items = NULL;
     is_plan_fact *facts = NULL;
     size_t n_hits = 0, n_facts = 0;
+    is_tokens question = { 0 };
     double t0;
     is_status st = INFERSCALE_OK;
 
     *out = NULL;
     IS_TRY(is_handle_engine(a->is));
-    if (a->o.mode != INFERSCALE_MODE_NONE) st = find(a, &hits, &n_hits);
+    st = question_tokens(a, &question);
+    if (st == INFERSCALE_OK && a->o.mode != INFERSCALE_MODE_NONE) st = find(a, &hits, &n_hits);
     if (st == INFERSCALE_OK && a->o.mode != INFERSCALE_MODE_NONE && n_hits == 0 && first) st = note_empty(a);
     t0 = is_now_ms();
     if (st == INFERSCALE_OK) st = fetch_items(a, hits, n_hits, &items, &n_facts);
@@ -403,7 +411,7 @@ is_status is_asking_plan(is_asking *a, is_planned **out)
         facts = is_calloc(n_facts + 1, sizeof *facts);
         st = facts ? is_asking_facts(a, items, n_facts, facts) : is_fail(INFERSCALE_E_NOMEM, "out of memory");
     }
-    if (st == INFERSCALE_OK) st = plan_facts(a, facts, n_facts, out);
+    if (st == INFERSCALE_OK) st = plan_facts(a, &question, facts, n_facts, out);
     else free_facts(facts, n_facts);
     if (st == INFERSCALE_OK) st = exact_first(a, *out);
     if (st == INFERSCALE_OK) st = report_facts(a, is_planned_plan(*out), hits, n_hits);
@@ -413,6 +421,7 @@ is_status is_asking_plan(is_asking *a, is_planned **out)
         is_planned_free(*out);
         *out = NULL;
     }
+    is_tokens_free(&question);
     is_free(facts);
     inferscale_list_free(items);
     is_free(hits);

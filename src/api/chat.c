@@ -228,8 +228,8 @@ static is_status place_and_run(inferscale_chat *c, is_asking *a, bool first, is_
     a->shape = (is_plan_opts){ .next_turn = !first, .pos0 = c->run ? is_engine_run_tokens(c->is->engine, c->run) : 0 };
     st = is_asking_plan(a, planned);
     if (st == INFERSCALE_E_CONTEXT && !first)
-        st = is_fail(INFERSCALE_E_CONTEXT, "the conversation fills the context of %u tokens; start a new one, or open the model with a larger "
-                     "context", is_engine_describe(c->is->engine)->n_ctx);
+        st = is_fail(INFERSCALE_E_CONTEXT, "the conversation is full: this model's maximum context length is %u tokens; start a new "
+                     "one, or open the model with a larger context", is_engine_describe(c->is->engine)->n_ctx);
     if (st == INFERSCALE_OK) st = is_asking_fresh(a, *planned, &fresh);
     if (st == INFERSCALE_OK && !fresh) st = is_fail(INFERSCALE_E_STALE, "the memory changed; plan again");
     if (st == INFERSCALE_OK) st = is_asking_run(a, *planned, &c->run);

@@ -29,6 +29,8 @@ typedef struct completing {
     size_t n_dropped;        /* oldest turns left out */
     is_plan_turn *turns;     /* [n_turns] those that stay, from the bank; NULL with a talk */
     size_t n_turns;
+    is_tokens *said;         /* [2 * h.n_turns + 1] of the messages and the question, as far as they were needed; kept over tries */
+    size_t n_over;           /* so many oldest turns cannot fit, whatever stands between them */
     is_talk *talk;
     is_run *run;
     is_dep *skip;            /* placed in earlier turns */
@@ -117,7 +119,8 @@ static is_status read_header(completing *c)
 
     if (!c->h.system) return INFERSCALE_OK;
     IS_TRY(is_asking_realm(&c->a, &whose));
-    IS_TRY(is_profile_system(c->a.is->engine, whose, c->h.system, &c->header, &c->header_plain));
+    const is_fit fit = { is_asking_room(&c->a), c->a.o.cancel };
+    IS_TRY(is_profile_system(c->a.is->engine, whose, c->h.system, &fit, &c->header, &c->header_plain));
     if (c->header.n == own->header.n && memcmp(c->header.ids, own->header.ids, own->header.n * sizeof(int32_t)) == 0) {
         is_tokens_free(&c->header);
         is_tokens_free(&c->header_plain);
@@ -234,20 +237,86 @@ static is_status load_memory(completing *c, size_t i, is_plan_turn *turn)
     return INFERSCALE_OK;
 }
 
-static is_status load_turns(completing *c)
+static is_status too_long(const completing *c, const char *at_least, uint64_t need, uint32_t room)
 {
-    const size_t first = c->n_dropped;
+    const uint32_t n_ctx = is_engine_describe(c->a.is->engine)->n_ctx;
+
+    if (room == 0)
+        return is_fail(INFERSCALE_E_CONTEXT, "this model's maximum context length is %u tokens: an answer of %u tokens leaves no room for the "
+                       "messages; ask for fewer answer tokens, or open the model with a larger context", n_ctx, c->a.o.max_tokens);
+    return is_fail(INFERSCALE_E_CONTEXT, "this model's maximum context length is %u tokens, which leaves %u beside an answer of %u, but the "
+                   "messages need %s%llu; shorten or drop messages%s, ask for fewer answer tokens, or open the model with a larger context",
+                   n_ctx, room, c->a.o.max_tokens, at_least, (unsigned long long)need,
+                   c->a.c.on_full || c->h.n_turns == 0 ? "" : ", let the oldest be left out (on_full)");
+}
+
+/* The tokens of a message, where it may fit into what is left of the room. Borrowed. */
+static is_status tokens_of(completing *c, size_t i, uint32_t room, const is_tokens **out)
+{
+    const is_fit fit = { room, c->a.o.cancel };
+    const char *text = i < 2 * c->h.n_turns ? c->h.said[i].content : c->h.question;
     const is_realm *whose;
 
+    *out = &c->said[i];
+    if (c->said[i].ids) return INFERSCALE_OK;
     IS_TRY(is_asking_realm(&c->a, &whose));
+    return is_profile_words(c->a.is->engine, whose, text, &fit, &c->said[i]);
+}
+
+/* Takes a message off the room. E_CONTEXT: there is not enough. */
+static is_status take_room(completing *c, size_t i, uint32_t *room)
+{
+    const is_tokens *t;
+
+    IS_TRY(tokens_of(c, i, *room, &t));
+    if (t->n > *room) return is_fail(INFERSCALE_E_CONTEXT, "a message has %u tokens and %u are left", t->n, *room);
+    *room -= t->n;
+    return INFERSCALE_OK;
+}
+
+/* The newest messages first: those that cannot fit any more are not tokenised, and no message is twice. */
+static is_status measure(completing *c)
+{
+    const uint32_t room = is_asking_room(&c->a);
+    uint32_t left = room;
+
+    if (!c->said) c->said = is_calloc(2 * c->h.n_turns + 1, sizeof *c->said);
+    if (!c->said) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the conversation");
+    is_status st = take_room(c, 2 * c->h.n_turns, &left);
+    if (c->talk) c->n_over = 0; /* the engine holds what is older */
+    for (size_t i = c->h.n_turns; st == INFERSCALE_OK && !c->talk && i-- > c->n_over;) {
+        st = take_room(c, 2 * i + 1, &left);
+        if (st == INFERSCALE_OK) st = take_room(c, 2 * i, &left);
+        if (st != INFERSCALE_E_CONTEXT || !c->a.c.on_full) continue;
+        c->n_over = i + 1;
+        st = INFERSCALE_OK;
+    }
+    return st == INFERSCALE_E_CONTEXT ? too_long(c, "more than ", room, room) : st;
+}
+
+static is_status copy_tokens(const is_tokens *from, is_tokens *to)
+{
+    to->ids = is_malloc((from->n + 1) * sizeof *to->ids);
+    if (!to->ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the conversation");
+    if (from->n) memcpy(to->ids, from->ids, from->n * sizeof *to->ids);
+    to->n = from->n;
+    return INFERSCALE_OK;
+}
+
+static is_status load_turns(completing *c)
+{
+    IS_TRY(measure(c));
+    if (c->n_dropped < c->n_over) c->n_dropped = c->n_over;
+    const size_t first = c->n_dropped;
+
     c->a.answer->n_placed_kept = c->a.answer->n_placed_lost = 0;
     c->turns = is_calloc(c->h.n_turns - first + 1, sizeof *c->turns);
     if (!c->turns) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the conversation");
     for (size_t i = first; i < c->h.n_turns; i++) {
         is_plan_turn *turn = &c->turns[c->n_turns++];
 
-        IS_TRY(is_profile_question(c->a.is->engine, whose, c->h.said[2 * i].content, &turn->user));
-        IS_TRY(is_profile_question(c->a.is->engine, whose, c->h.said[2 * i + 1].content, &turn->assistant));
+        IS_TRY(copy_tokens(&c->said[2 * i], &turn->user));
+        IS_TRY(copy_tokens(&c->said[2 * i + 1], &turn->assistant));
         IS_TRY(load_memory(c, i, turn));
     }
     return INFERSCALE_OK;
@@ -277,41 +346,29 @@ static void drop_oldest(completing *c)
     c->n_dropped++;
 }
 
-static is_status too_long(const completing *c, uint64_t need, uint32_t room)
-{
-    return is_fail(INFERSCALE_E_CONTEXT, "the messages need %llu tokens and the context of %u has room for %u beside an answer of %u; "
-                   "shorten or drop messages%s, ask for fewer answer tokens, or open the model with a larger context",
-                   (unsigned long long)need, is_engine_describe(c->a.is->engine)->n_ctx, room, c->a.o.max_tokens,
-                   c->a.c.on_full || c->h.n_turns == 0 ? "" : ", let the oldest be left out (on_full)");
-}
-
 /* Leaves out oldest turns until the rest fits, if that is allowed. */
 static is_status make_room(completing *c)
 {
     const uint32_t room = is_asking_room(&c->a);
-    const is_realm *whose;
-    is_tokens question = { 0 };
-    is_status st;
+    is_status st = c->talk ? measure(c) : INFERSCALE_OK; /* else the turns were */
+    const is_tokens *question = c->said ? &c->said[2 * c->h.n_turns] : NULL;
 
-    IS_TRY(is_asking_realm(&c->a, &whose));
-    IS_TRY(is_profile_question(c->a.is->engine, whose, c->h.question, &question));
-    for (;;) {
+    while (st == INFERSCALE_OK) {
         uint64_t need;
 
         shape(c);
-        need = is_plan_fixed(c->a.is->profile, &question, &c->a.shape);
-        st = need <= room ? INFERSCALE_OK : too_long(c, need, room);
+        need = is_plan_fixed(c->a.is->profile, question, &c->a.shape);
+        st = need <= room ? INFERSCALE_OK : too_long(c, "", need, room);
         if (st == INFERSCALE_OK || !c->a.c.on_full || (!c->talk && c->n_turns == 0)) break;
         if (c->talk) {
             is_talk_end(c->a.is, c->talk);
             c->talk = NULL;
             st = load_turns(c);
-            if (st != INFERSCALE_OK) break;
         } else {
             drop_oldest(c);
+            st = INFERSCALE_OK;
         }
     }
-    is_tokens_free(&question);
     return st;
 }
 
@@ -440,8 +497,14 @@ static is_status plan(completing *c, const char *prompt, is_planned **out)
         return is_asking_plan(&c->a, out);
     }
     IS_TRY(is_asking_realm(&c->a, &whose));
-    IS_TRY(is_profile_raw(c->a.is->engine, whose, prompt, &text));
-    return is_plan_raw(&text, is_asking_room(&c->a), out);
+    const is_fit fit = { is_asking_room(&c->a), c->a.o.cancel };
+    IS_TRY(is_profile_raw(c->a.is->engine, whose, prompt, &fit, &text));
+    if (text.n <= fit.room) return is_plan_raw(&text, fit.room, out);
+    const uint32_t n = text.n;
+    is_tokens_free(&text);
+    return is_fail(INFERSCALE_E_CONTEXT, "this model's maximum context length is %u tokens, which leaves %u beside an answer of %u, but the "
+                   "prompt has %u; shorten it, ask for fewer answer tokens, or open the model with a larger context",
+                   is_engine_describe(c->a.is->engine)->n_ctx, fit.room, c->a.o.max_tokens, n);
 }
 
 static is_status try_once(completing *c, const char *prompt)
@@ -510,6 +573,8 @@ is_status inferscale_complete(inferscale *is, const inferscale_scope *scope, con
     if (st == INFERSCALE_OK) st = complete(&c, prompt);
     if (st == INFERSCALE_OK) st = is_asking_finish(&c.a, out);
     is_asking_free(&c.a);
+    for (size_t i = 0; c.said && i < 2 * c.h.n_turns + 1; i++) is_tokens_free(&c.said[i]);
+    is_free(c.said);
     is_history_free(&c.h);
     is_tokens_free(&c.header);
     is_tokens_free(&c.header_plain);

@@ -45,7 +45,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 15, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
+enum { IS_ENGINE_ABI = 16, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -82,6 +82,7 @@ typedef struct is_engine_info {
     double selftest_kl, selftest_noise;
     bool unrotated;          /* captures give K without position already */
     bool remote;             /* computes elsewhere: see "Remote engines" */
+    uint32_t longest_piece;  /* bytes of text that one token stands for at most; 0 = not known, or texts become shorter first */
     is_codec exact_codec;    /* what holds captured rows without loss; F16 where the cache is F16 */
 } is_engine_info;
 
@@ -344,6 +345,14 @@ const is_geometry *is_engine_geometry(is_engine *e);
 const is_chat_format *is_engine_chat(is_engine *e);
 is_status is_engine_tokenize(is_engine *e, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
                              int32_t **out, uint32_t *n); /* *out: is_free */
+/* The same of a text that is no use with more than `room` tokens: E_CONTEXT before it is tokenised, where that can be known, and never
+ * where it has no more. E_CANCELLED within one piece of 32 KiB, unless all of it may fit. fit NULL: as is_engine_tokenize (fit.c). */
+typedef struct is_fit {
+    uint32_t room;
+    const volatile int *cancel;  /* may be NULL */
+} is_fit;
+is_status is_engine_tokenize_fit(is_engine *e, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
+                                 const is_fit *fit, int32_t **out, uint32_t *n);
 int is_engine_piece(is_engine *e, int32_t token, char *buf, int cap);
 bool is_engine_is_eog(is_engine *e, int32_t token);
 is_status is_engine_capture(is_engine *e, is_capture *c);

@@ -245,9 +245,9 @@ static is_status lay_out(const is_profile *profile, is_plan_fact *facts, size_t 
     p->pos0 = opts->pos0;
     p->begins = first_memory && !opts->header && !opts->next_turn && !opts->n_resident && opts->pos0 == 0 && profile->header.n > 0;
     if (fixed > opts->n_ctx_left)
-        return is_fail(INFERSCALE_E_CONTEXT, "the question and its frame need %llu tokens and the context has room for %u; shorten the "
-                       "question, ask for fewer answer tokens, or open the model with a larger context", (unsigned long long)fixed,
-                       opts->n_ctx_left);
+        return is_fail(INFERSCALE_E_CONTEXT, "this model's maximum context length is %u tokens, which leaves %u beside the answer, but the "
+                       "question and its frame need %llu; shorten the question, ask for fewer answer tokens, or open the model with a larger "
+                       "context", opts->n_ctx, opts->n_ctx_left, (unsigned long long)fixed);
     kept = memory ? choose(facts, n, opts->n_ctx_left - (uint32_t)fixed, keep) : 0;
     p->n_dropped = memory ? n - kept : 0;
     if (opts->front) {

@@ -40,6 +40,7 @@ typedef struct is_plan_opts {
     bool with_memory;        /* false: mode none */
     bool next_turn;          /* begins with next_header instead of header */
     uint32_t pos0;           /* position of the first token; conversations: where the run stands */
+    uint32_t n_ctx;          /* the context; for sentences */
     uint32_t n_ctx_left;     /* room in tokens, the answer's already taken off */
     /* Conversations that are planned as a whole. Either turns, or what a live run holds of them already. */
     is_plan_turn *turns;     /* [n_turns] oldest first; emptied when they are taken */

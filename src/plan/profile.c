@@ -32,7 +32,7 @@ typedef struct piece {
 } piece;
 
 /* Tokenises the pieces one by one and joins the ids; the first may carry the BOS. */
-static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool add_bos, is_tokens *out)
+static is_status join_fitting(is_engine *e, const piece *pieces, size_t n, bool add_bos, const is_fit *fit, is_tokens *out)
 {
     is_buf ids = IS_BUF_INIT;
     is_status st = INFERSCALE_OK;
@@ -43,8 +43,8 @@ static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool a
         uint32_t n_part = 0;
 
         if (!pieces[i].text[0] && !(i == 0 && add_bos)) continue;
-        st = is_engine_tokenize(e, pieces[i].whose, pieces[i].text, strlen(pieces[i].text), pieces[i].is_template, i == 0 && add_bos,
-                                &part, &n_part);
+        st = is_engine_tokenize_fit(e, pieces[i].whose, pieces[i].text, strlen(pieces[i].text), pieces[i].is_template, i == 0 && add_bos,
+                                    pieces[i].is_template ? NULL : fit, &part, &n_part);
         if (st == INFERSCALE_OK) is_buf_add(&ids, part, n_part * sizeof *part);
         is_free(part);
     }
@@ -58,15 +58,21 @@ static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool a
     return INFERSCALE_OK;
 }
 
-is_status is_profile_system(is_engine *e, const is_realm *whose, const char *system, is_tokens *header, is_tokens *header_plain)
+static is_status join_pieces(is_engine *e, const piece *pieces, size_t n, bool add_bos, is_tokens *out)
+{
+    return join_fitting(e, pieces, n, add_bos, NULL, out);
+}
+
+is_status is_profile_system(is_engine *e, const is_realm *whose, const char *system, const is_fit *fit, is_tokens *header,
+                            is_tokens *header_plain)
 {
     const is_chat_format *c = is_engine_chat(e);
     const piece with[] = { { c->system_open, true, NULL }, { system, false, whose }, { memory_open, false, NULL } };
     const piece plain[] = { { c->system_open, true, NULL }, { system, false, whose }, { c->system_close, true, NULL }, { c->user_open, true, NULL } };
 
     *header_plain = (is_tokens){ 0 };
-    IS_TRY(join_pieces(e, with, 3, true, header));
-    return join_pieces(e, plain, 4, true, header_plain);
+    IS_TRY(join_fitting(e, with, 3, true, fit, header));
+    return join_fitting(e, plain, 4, true, fit, header_plain);
 }
 
 static is_status build_pieces(is_engine *e, const char *system, is_profile *p)
@@ -77,7 +83,7 @@ static is_status build_pieces(is_engine *e, const char *system, is_profile *p)
     const piece next_footer[] = { { next_memory_close, false, NULL } };
     const piece tail[] = { { c->user_close, true, NULL }, { c->assistant_open, true, NULL } };
 
-    IS_TRY(is_profile_system(e, NULL, system, &p->header, &p->header_plain));
+    IS_TRY(is_profile_system(e, NULL, system, NULL, &p->header, &p->header_plain));
     IS_TRY(join_pieces(e, footer, 2, false, &p->footer));
     IS_TRY(join_pieces(e, next, 3, false, &p->next_header));
     IS_TRY(join_pieces(e, next_footer, 1, false, &p->next_footer));
@@ -189,14 +195,19 @@ is_status is_profile_turn(is_engine *e, const is_realm *whose, const inferscale_
 
 is_status is_profile_question(is_engine *e, const is_realm *whose, const char *text, is_tokens *out)
 {
-    const piece p = { text, false, whose };
-
-    return join_pieces(e, &p, 1, false, out);
+    return is_profile_words(e, whose, text, NULL, out);
 }
 
-is_status is_profile_raw(is_engine *e, const is_realm *whose, const char *text, is_tokens *out)
+is_status is_profile_words(is_engine *e, const is_realm *whose, const char *text, const is_fit *fit, is_tokens *out)
 {
     const piece p = { text, false, whose };
 
-    return join_pieces(e, &p, 1, true, out);
+    return join_fitting(e, &p, 1, false, fit, out);
+}
+
+is_status is_profile_raw(is_engine *e, const is_realm *whose, const char *text, const is_fit *fit, is_tokens *out)
+{
+    const piece p = { text, false, whose };
+
+    return join_fitting(e, &p, 1, true, fit, out);
 }

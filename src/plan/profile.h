@@ -32,14 +32,17 @@ void is_profile_free(is_profile *p);
 
 /* What a prompt with another system text begins with, instead of header and header_plain. whose, here and below: whose text it is
  * (is_engine_tokenize). */
-is_status is_profile_system(is_engine *e, const is_realm *whose, const char *system, is_tokens *header, is_tokens *header_plain);
+is_status is_profile_system(is_engine *e, const is_realm *whose, const char *system, const is_fit *fit, is_tokens *header,
+                            is_tokens *header_plain);
 
 /* A fact's or a turn's text as it stands in the prompt or in an encoding context, tokenised. Control tokens written out in the
  * text stay text. */
 is_status is_profile_fact(is_engine *e, const is_realm *whose, const inferscale_item *fact, is_tokens *out);
 is_status is_profile_turn(is_engine *e, const is_realm *whose, const inferscale_item *turn, is_tokens *out);
 is_status is_profile_question(is_engine *e, const is_realm *whose, const char *text, is_tokens *out);
+/* The same of a text that has to fit (is_engine_tokenize_fit), as those above and below with a fit; NULL = of any length. */
+is_status is_profile_words(is_engine *e, const is_realm *whose, const char *text, const is_fit *fit, is_tokens *out);
 /* With BOS where the model wants one, without the chat format. */
-is_status is_profile_raw(is_engine *e, const is_realm *whose, const char *text, is_tokens *out);
+is_status is_profile_raw(is_engine *e, const is_realm *whose, const char *text, const is_fit *fit, is_tokens *out);
 
 #endif

@@ -584,6 +584,40 @@ static void test_impossible_headers(void **state)
     scratch_remove(dir);
 }
 
+/* No text has fewer tokens than its bytes by the longest token's, so that none is refused that fits; one that is far too long is. */
+static void test_what_cannot_fit(void **state)
+{
+    static const char *const words[] = { "the", " ", "        ", "\n\n", "memory", "\xc3\xa9", "\xe6\xbc\xa2", "====", "{}", "0", "\t", "." };
+    const uint32_t longest = is_engine_describe(e)->longest_piece;
+    unsigned long long rng = scratch_seed("fit");
+    static char text[300000];
+
+    (void)state;
+    assert_in_range(longest, 2, 512);
+    for (int i = 0; i < 60; i++) {
+        const size_t most = i % 6 ? 2000 : 200000;
+        size_t len = 0;
+        int32_t *ids = NULL, *fitting = NULL;
+        uint32_t n = 0, m = 0;
+
+        for (size_t one = scratch_below(&rng, 12); len < most; one = scratch_below(&rng, 3) ? one : scratch_below(&rng, 12)) {
+            memcpy(text + len, words[one], strlen(words[one]));
+            len += strlen(words[one]);
+        }
+        OK(is_engine_tokenize(e, NULL, text, len, false, false, &ids, &n));
+        if ((uint64_t)n * longest < len) fail_msg("%u tokens for %zu bytes, the longest stands for %u", n, len, longest);
+        const is_fit fit = { n, NULL }, none = { n / 4, NULL };
+        OK(is_engine_tokenize_fit(e, NULL, text, len, false, false, &fit, &fitting, &m));
+        assert_int_equal(m, n);
+        assert_memory_equal(ids, fitting, n * sizeof *ids);
+        is_free(fitting);
+        inferscale_status st = is_engine_tokenize_fit(e, NULL, text, len, false, false, &none, &fitting, &m);
+        if (n > 20000) assert_int_equal(st, INFERSCALE_E_CONTEXT);
+        is_free(fitting);
+        is_free(ids);
+    }
+}
+
 static void test_bad_model_files(void **state)
 {
     char *dir = scratch_make();
@@ -651,6 +685,7 @@ int main(void)
         cmocka_unit_test(test_capture_keeps_its_context),
         cmocka_unit_test(test_chat_format),
         cmocka_unit_test(test_control_tokens_stay_text),
+        cmocka_unit_test(test_what_cannot_fit),
         cmocka_unit_test(test_bad_model_files),
         cmocka_unit_test(test_impossible_headers),
         cmocka_unit_test(test_runs_may_outlive_their_caller),

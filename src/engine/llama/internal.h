@@ -216,6 +216,7 @@ struct llama_context *is_llama_context(is_llama *e, uint32_t n_ctx, uint32_t n_s
 void is_llama_refuse(is_llama *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- text.c ---- */
+uint32_t is_llama_longest_piece(const is_llama *e);  /* 0 = one token may stand for any text */
 is_status is_llama_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos, int32_t **out,
                             uint32_t *n);
 void is_llama_tokens_free(void *impl, int32_t *tokens);

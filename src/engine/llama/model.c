@@ -127,6 +127,7 @@ static is_status describe(is_llama *e, const is_engine_opts *o)
     if (i->n_threads > 512) i->n_threads = 512; /* ggml's limit */
     if (!o->n_threads) e->fit_threads = i->n_threads;
     e->n_vocab = i->n_vocab;
+    i->longest_piece = is_llama_longest_piece(e);
     e->n_ctx = o->n_ctx ? o->n_ctx : i->n_ctx_train && i->n_ctx_train < N_CTX_DEFAULT ? i->n_ctx_train : N_CTX_DEFAULT;
     if (e->n_ctx > 1u << 22)
         return is_fail(INFERSCALE_E_INVALID, "n_ctx %u is out of range; use at most %u", e->n_ctx, 1u << 22);

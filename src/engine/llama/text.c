@@ -3,6 +3,22 @@
 
 #include <limits.h>
 
+/* A WordPiece or Unigram tokenizer makes one unknown token of a word of any length, and drops blanks. */
+uint32_t is_llama_longest_piece(const is_llama *e)
+{
+    const enum llama_vocab_type type = llama_vocab_type(e->vocab);
+    uint32_t longest = 1;
+
+    if (type != LLAMA_VOCAB_TYPE_SPM && type != LLAMA_VOCAB_TYPE_BPE && type != LLAMA_VOCAB_TYPE_RWKV) return 0;
+    for (uint32_t i = 0; i < e->n_vocab; i++) {
+        int32_t n = is_shim_piece(e->vocab, (int32_t)i, NULL, 0, true);
+
+        if (n == SHIM_THROWN) return 0;
+        if (n < 0 && (uint32_t)-n > longest) longest = (uint32_t)-n;
+    }
+    return longest;
+}
+
 is_status is_llama_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
                             int32_t **out, uint32_t *n)
 {

@@ -99,6 +99,7 @@ static is_status mock_info(void *impl, is_engine_info *out)
     out->n_ctx = m->opt.n_ctx;
     out->n_ctx_train = m->opt.n_ctx;
     out->n_vocab = MOCK_VOCAB;
+    out->longest_piece = m->opt.unsized ? 0 : 2;
     out->n_threads = 1;
     out->n_batch = MOCK_BATCH;
     out->n_capture_spans = m->opt.noinject ? 0 : MOCK_SPANS;

@@ -18,6 +18,8 @@
  *   slow=MS             each decode (a step's or a capture's batch of tokens) takes that long; cancel is polled meanwhile
  *   ctx=N, id=N, dim=N  context size; another model (fingerprint and rows); the embedder's dimension
  *   most=N              the embedder takes N words of a text
+ *   text-log=FILE       every text that is tokenised is a line of it (its bytes)
+ *   unsized             does not say how long a token's text may be
  *   embed-log=FILE      every text that the embedder begins is a line of it (its first 40 bytes)
  *   embed-gate=FILE     the embedder computes as many texts in all as FILE has bytes, and waits meanwhile; cancel is polled
  *   nochat              no chat template: a plain one is used
@@ -61,6 +63,8 @@ typedef struct mock_opts {
     char late[24];           /* "" = nothing is late */
     char witness[512];       /* "" = nobody watches */
     char steps[512];         /* likewise */
+    bool unsized;
+    char text_log[512];
     char embed_log[512], embed_gate[512]; /* likewise */
 } mock_opts;
 

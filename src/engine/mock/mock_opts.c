@@ -53,6 +53,8 @@ static is_status set_option(mock_opts *o, const char *p, size_t n)
         memcpy(o->steps, eq + 1, n - len - 1);
         o->steps[n - len - 1] = 0;
     }
+    else if (word_is(p, len, "text-log") && take_name(o->text_log, sizeof o->text_log, eq, p + n)) return INFERSCALE_OK;
+    else if (word_is(p, len, "unsized")) o->unsized = true;
     else if (word_is(p, len, "embed-log") && take_name(o->embed_log, sizeof o->embed_log, eq, p + n)) return INFERSCALE_OK;
     else if (word_is(p, len, "embed-gate") && take_name(o->embed_gate, sizeof o->embed_gate, eq, p + n)) return INFERSCALE_OK;
     else if (word_is(p, len, "ctx")) o->n_ctx = value;

@@ -4,6 +4,7 @@
  * tokenised apart do in real models. */
 #include "engine/mock/mock.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -54,6 +55,15 @@ is_status mock_cut(const char *text, size_t len, bool parse_special, bool add_bo
     return INFERSCALE_OK;
 }
 
+static void note(const mock *m, size_t len)
+{
+    FILE *f = m->opt.text_log[0] ? fopen(m->opt.text_log, "ae") : NULL;
+
+    if (!f) return;
+    fprintf(f, "%zu\n", len);
+    fclose(f);
+}
+
 is_status mock_tokenize(void *impl, const is_realm *whose, const char *text, size_t len, bool parse_special, bool add_bos,
                         int32_t **out, uint32_t *n)
 {
@@ -62,6 +72,7 @@ is_status mock_tokenize(void *impl, const is_realm *whose, const char *text, siz
     *out = NULL;
     *n = 0;
     IS_TRY(mock_call(&m->opt, MOCK_TOKENIZE));
+    note(m, len);
     return mock_cut(text, len, parse_special, add_bos, out, n);
 }
 
