@@ -163,6 +163,10 @@ typedef struct inferscale_options {
     const char *upstream_key; /* API key that they want; NULL = $INFERSCALE_UPSTREAM_KEY */
     int start_empty;          /* 1 = where the bank is lost (E_CORRUPT) or another memory's (E_FOREIGN), begin a new memory; bank and
                                  vault are set aside in home/lost-N. A sound bank is opened as ever */
+    /* A question first embeds what its owner has told and has no vector yet: for so many milliseconds at most (0 = 50, -1 = never), and
+     * so many texts (0 = 256, which is the most). What is left is named: INFERSCALE_FALLBACK_NOT_EMBEDDED. */
+    int question_embed_ms;
+    uint32_t question_embed_texts;
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }
@@ -332,7 +336,10 @@ typedef struct inferscale_list {
     size_t n;
     inferscale_item *items;
     double embed_ms, recall_ms; /* time spent; 0 in listings */
-    size_t n_unembedded;        /* items of the partition that could only be found by words; 0 if INFERSCALE_LEXICAL asked for words */
+    size_t n_unembedded;        /* items that pass the filters and were looked for by words only; 0 if INFERSCALE_LEXICAL asked for words */
+    unsigned fallbacks;         /* INFERSCALE_FALLBACK_WORDS_ONLY or _NOT_EMBEDDED: n_unembedded items were looked for by words only */
+    char *fallback;             /* the same as a sentence, owned by the list; NULL = all was searched as asked */
+    size_t n_embedded;          /* items that this search embedded first, as they had no vector yet */
 } inferscale_list;
 
 INFERSCALE_API void inferscale_list_free(inferscale_list *list); /* NULL is allowed */
@@ -499,7 +506,8 @@ enum {
     INFERSCALE_FALLBACK_NOTHING_REMEMBERED = 1 << 9, /* there is nothing of this owner's */
     INFERSCALE_FALLBACK_CHANGED_MEANWHILE = 1 << 10, /* a fact was changed or forgotten, and the answer ends there */
     INFERSCALE_FALLBACK_CHANGED_EARLIER = 1 << 11,   /* one that earlier turns used */
-    INFERSCALE_N_FALLBACKS = 12
+    INFERSCALE_FALLBACK_NOT_EMBEDDED = 1 << 12,      /* facts have no vector yet and were looked for by words only */
+    INFERSCALE_N_FALLBACKS = 13
 };
 /* "not_encoded", ... of bit i (0 to INFERSCALE_N_FALLBACKS - 1); NULL beyond. Static. */
 INFERSCALE_API const char *inferscale_fallback_name(unsigned i);
@@ -527,6 +535,7 @@ typedef struct inferscale_answer {
     const char *stopped_by;   /* the stop string that ended it, borrowed from the options; NULL = none */
     size_t n_turns_dropped;   /* on_full: oldest turns left out */
     unsigned fallbacks;       /* INFERSCALE_FALLBACK_*: what fallback says, for programs */
+    size_t n_unembedded;      /* facts that were looked for by words only */
 } inferscale_answer;
 
 INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL is allowed */
@@ -555,6 +564,8 @@ typedef struct inferscale_preview {
     size_t n_parts, n_dropped;
     uint32_t tokens_prompt, tokens_stored, tokens_computed;
     double embed_ms, recall_ms, plan_ms;
+    unsigned fallbacks;     /* as in inferscale_answer */
+    size_t n_unembedded;
 } inferscale_preview;
 
 /* Finds the facts and plans, as inferscale_ask does with the same arguments; the model's tokenizer is used, the model does not run.

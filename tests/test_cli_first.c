@@ -193,8 +193,9 @@ static void counts_what_words_must_find(void **state)
     assert_int_equal(number_at("unembedded"), 0); /* words were asked for, and are not all there is */
     sh("$IS remember --engine mock --later 'Anna likes rain.' && $IS recall --engine mock --method lexical --json likes");
     assert_int_equal(number_at("unembedded"), 1);
-    sh("$IS recall --engine mock --json likes");
-    assert_int_equal(number_at("unembedded"), 1);
+    sh("$IS recall --engine mock --json likes"); /* embeds it first; on a machine too busy for that it is named */
+    assert_true(number_at("unembedded") == 0 || number_at("unembedded") == 1);
+    assert_int_equal(count("fallbacks"), number_at("unembedded"));
 }
 
 static void asks_about_nobody(void **state)

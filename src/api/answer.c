@@ -78,6 +78,7 @@ void is_asking_again(is_asking *a)
     is_hold_nothing(&a->hold);
     a->n_variants = 0;
     a->answer->fallbacks = 0;
+    a->answer->n_unembedded = 0;
     a->answer->mode = a->o.mode;
 }
 
@@ -109,7 +110,7 @@ is_status is_asking_gone(void)
 static is_status search(is_asking *a, is_hit **hits, size_t *n)
 {
     inferscale_recall_options r = INFERSCALE_RECALL_OPTIONS_INIT;
-    inferscale_list times = { 0 };
+    inferscale_list told = { 0 };
     char why[256];
 
     if (a->o.recall) {
@@ -119,10 +120,11 @@ static is_status search(is_asking *a, is_hit **hits, size_t *n)
     }
     r.k = a->o.k + (uint32_t)a->n_skip <= K_MAX ? a->o.k + (uint32_t)a->n_skip : K_MAX;
     r.kinds = INFERSCALE_FACTS;
-    IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &times, why));
-    if (why[0]) is_asking_note(a, INFERSCALE_FALLBACK_WORDS_ONLY, "%s", why);
-    a->answer->embed_ms = times.embed_ms;
-    a->answer->recall_ms = times.recall_ms;
+    IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &told, why));
+    if (why[0]) is_asking_note(a, told.fallbacks, "%s", why);
+    a->answer->n_unembedded = told.n_unembedded;
+    a->answer->embed_ms = told.embed_ms;
+    a->answer->recall_ms = told.recall_ms;
     return INFERSCALE_OK;
 }
 

@@ -11,7 +11,7 @@ const char *inferscale_fallback_name(unsigned i)
 {
     static const char *const names[INFERSCALE_N_FALLBACKS] = {
         "not_encoded", "no_injection", "damaged", "refused", "computed_after_all", "context_full", "turns_dropped",
-        "placement_not_kept", "words_only", "nothing_remembered", "changed_meanwhile", "changed_earlier",
+        "placement_not_kept", "words_only", "nothing_remembered", "changed_meanwhile", "changed_earlier", "not_embedded",
     };
 
     return i < INFERSCALE_N_FALLBACKS ? names[i] : NULL;

@@ -2,11 +2,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/handle.h"
+#include "api/answer.h"
+#include "api/catch_up.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+
+/* What failed is in the log. Where the embedder is a server, its address and what libcurl says of it are for the log only. */
+static void say_words_only(const inferscale *is, char why[256])
+{
+    is_log(IS_LOG_WARN, "found by words only, no embedding: %s", is_error());
+    if (is->embedder_spec && strstr(is->embedder_spec, "://"))
+        snprintf(why, 256, "found by words only, no embedding: the embedder's server gave none");
+    else
+        snprintf(why, 256, "found by words only, no embedding: %.200s", is_error());
+}
 
 /* Embeds the query into a new vector; on failure the search goes on by words alone and why says so. */
 static float *embed_query(inferscale *is, const char *query, char why[256])
@@ -20,13 +31,34 @@ static float *embed_query(inferscale *is, const char *query, char why[256])
     }
     if (st == INFERSCALE_OK) return vec;
     is_free(vec);
-    snprintf(why, 256, "found by words only, no embedding: %.200s", is_error());
-    is_log(IS_LOG_WARN, "%s", why);
+    say_words_only(is, why);
     return NULL;
 }
 
+/* The sentence about what has no vector yet. */
+static void say_not_embedded(const inferscale *is, inferscale_list *told, char why[256])
+{
+    const size_t n = told->n_unembedded;
+
+    told->fallbacks |= INFERSCALE_FALLBACK_NOT_EMBEDDED;
+    snprintf(why, 256, "%zu of what is remembered %s no vector yet and %s looked for by words only; %s", n, n == 1 ? "has" : "have",
+             n == 1 ? "was" : "were", is->background ? "it is being embedded in the background" : "encode to embed it");
+}
+
+static is_status search(inferscale *is, const is_partition *p, is_query *q, is_hit **hits, size_t *n, inferscale_list *told)
+{
+    is_caught caught = { 0 };
+    is_status st = q->vec ? is_catch_up_run(is, p, q, &caught) : INFERSCALE_OK;
+
+    q->extra = caught.v;
+    q->n_extra = told->n_embedded = caught.n;
+    if (st == INFERSCALE_OK) st = is_recall_query(is->recall, p, q, hits, n, &told->n_unembedded);
+    is_caught_free(&caught);
+    return st;
+}
+
 is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
-                         const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *times, char why[256])
+                         const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *told, char why[256])
 {
     is_query q = { .text = query, .scope = scope, .pins = true };
     inferscale_recall_options o = *options;
@@ -38,7 +70,10 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
     if (!is_time_given(o.as_of)) o.as_of = 0;
     if (o.method != INFERSCALE_LEXICAL) {
         vec = embed_query(is, query, why);
-        if (!vec && o.method == INFERSCALE_DENSE) return is_fail(INFERSCALE_E_ENGINE, "dense search is not possible: %s", why);
+        if (!vec && o.method == INFERSCALE_DENSE) {
+            snprintf(why, 256, "%s", is_error());
+            return is_fail(INFERSCALE_E_ENGINE, "dense search is not possible: %s", why);
+        }
         if (!vec) o.method = INFERSCALE_LEXICAL;
     }
     if (vec) {
@@ -48,10 +83,12 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
     }
     q.options = &o;
     t1 = is_now_ms();
-    st = is_recall_query(is->recall, p, &q, hits, n, &times->n_unembedded);
-    if (options->method == INFERSCALE_LEXICAL) times->n_unembedded = 0; /* words were asked for, and no vector looked at */
-    times->embed_ms = t1 - t0;
-    times->recall_ms = is_now_ms() - t1;
+    st = search(is, p, &q, hits, n, told);
+    if (options->method == INFERSCALE_LEXICAL) told->n_unembedded = 0; /* words were asked for, and no vector looked at */
+    if (why[0]) told->fallbacks |= INFERSCALE_FALLBACK_WORDS_ONLY;
+    else if (told->n_unembedded) say_not_embedded(is, told, why);
+    told->embed_ms = t1 - t0;
+    told->recall_ms = is_now_ms() - t1;
     is_free(vec);
     return st;
 }
@@ -102,11 +139,26 @@ static is_status fetch(inferscale *is, const is_partition *p, const is_hit *hits
     return INFERSCALE_OK;
 }
 
+static is_status tell(inferscale_list *out, const inferscale_list *told, const char *why)
+{
+    is_buf sentence = IS_BUF_INIT;
+
+    out->embed_ms = told->embed_ms;
+    out->recall_ms = told->recall_ms;
+    out->n_unembedded = told->n_unembedded;
+    out->n_embedded = told->n_embedded;
+    out->fallbacks = told->fallbacks;
+    if (!why[0]) return INFERSCALE_OK;
+    is_add_without_places(&sentence, why);
+    out->fallback = is_buf_take(&sentence);
+    return out->fallback ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+}
+
 is_status inferscale_recall(inferscale *is, const inferscale_scope *scope, const char *query, const inferscale_recall_options *options,
                             inferscale_list **out)
 {
     inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
-    inferscale_list times = { 0 };
+    inferscale_list told = { 0 };
     is_partition p;
     is_hit *hits = NULL;
     size_t n = 0;
@@ -132,14 +184,14 @@ is_status inferscale_recall(inferscale *is, const inferscale_scope *scope, const
     }
     if (st == INFERSCALE_OK) {
         is_gate_enter(is->gate); /* a question's embedding goes before documents' */
-        st = is_handle_find(is, &p, scope, query, &o, &hits, &n, &times, why);
+        st = is_handle_find(is, &p, scope, query, &o, &hits, &n, &told, why);
         is_gate_leave(is->gate);
     }
     if (st == INFERSCALE_OK) st = fetch(is, &p, hits, n, o.as_of, out);
     is_free(hits);
-    if (st != INFERSCALE_OK) return st;
-    (*out)->embed_ms = times.embed_ms;
-    (*out)->recall_ms = times.recall_ms;
-    (*out)->n_unembedded = times.n_unembedded;
-    return INFERSCALE_OK;
+    if (st == INFERSCALE_OK) st = tell(*out, &told, why);
+    if (st == INFERSCALE_OK) return st;
+    inferscale_list_free(*out);
+    *out = NULL;
+    return st;
 }

@@ -1,5 +1,6 @@
 /* handle.c - opening and closing a store, and loading model and embedder when they are first needed. */
 #include "api/background.h"
+#include "api/catch_up.h"
 #include "api/damage.h"
 #include "api/lost.h"
 #include "api/room.h"
@@ -113,6 +114,8 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->read_only = o->read_only != 0;
     if (o->start_empty && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a new memory cannot begin in a store that is opened read-only; drop start_empty or read_only");
+    is->question_embed_ms = o->question_embed_ms;
+    is->question_embed_texts = o->question_embed_texts;
     if (o->background && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
     is->has_codec = o->codec && o->codec[0] && strcmp(o->codec, "auto") != 0;
@@ -178,6 +181,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     st = is_gate_new(&is->gate);
     if (st == INFERSCALE_OK) st = is_damage_new(&is->damage);
     if (st == INFERSCALE_OK) st = is_talks_new(&is->talks);
+    if (st == INFERSCALE_OK) st = is_catch_up_new(&is->catch_up);
     if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
         is_log_set(options->on_log, options->log_ctx);
@@ -198,6 +202,7 @@ void inferscale_close(inferscale *is)
 {
     if (!is) return;
     is_background_stop(is->background);
+    is_catch_up_free(is->catch_up);
     is_handle_end_chats(is);
     is_talks_free(is);
     is_rope_free(is->rope);

@@ -19,6 +19,8 @@ struct inferscale {
     is_policy policy, refine;  /* of the stages; see is_handle_policies */
     bool has_refine;
     bool read_only;
+    int question_embed_ms;     /* as inferscale_options */
+    uint32_t question_embed_texts;
     is_bank *bank;
     is_vault *vault;
     is_recall *recall;
@@ -40,6 +42,7 @@ struct inferscale {
     is_gate *gate;           /* entered by every question; engine and embedder know it */
     struct is_background *background; /* NULL = no background encoder */
     struct is_damage *damage; /* segments that failed (damage.h) */
+    struct is_catch_up *catch_up; /* embedding inside questions (catch_up.h) */
     char *notice;            /* why it is read-only though it was to be written to; NULL = it is as asked. Set by open */
 };
 
@@ -81,10 +84,11 @@ is_status is_scope_check(const inferscale_scope *scope); /* not NULL, for questi
 /* Removes the files of segments that a write made invalid, frees the names, and forgets the partition's index. */
 is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale);
 
-/* Search as asked; *hits is is_free'd. Embeds the query unless the method is lexical or there is no embedder: then *why says why
- * (static or the thread's error sentence, copied), and the search is lexical. */
+/* Search as asked; *hits is is_free'd. Embeds the query unless the method is lexical, and what has no vector yet as far as the budget goes
+ * (catch_up.h). What was searched by words only is said in told: its times, counts and fallbacks; why is their sentence, for the log: it may
+ * name files and servers. "" = all was searched as asked. */
 is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
-                         const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *times, char why[256]);
+                         const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *told, char why[256]);
 
 /* The items that were found: the current versions, or with as_of those that were found. What vanished since is left out. */
 is_status is_handle_fetch(inferscale *is, const is_partition *p, const is_hit *hits, size_t n, int64_t as_of, inferscale_list **out);

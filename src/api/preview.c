@@ -134,6 +134,8 @@ static is_status describe(is_asking *a, is_planned *planned, inferscale_preview 
     if (!out->fallback) return is_fail(INFERSCALE_E_NOMEM, "out of memory");
     out->mode = a->answer->mode;
     out->n_dropped = a->answer->n_dropped;
+    out->fallbacks = a->answer->fallbacks;
+    out->n_unembedded = a->answer->n_unembedded;
     out->embed_ms = a->answer->embed_ms;
     out->recall_ms = a->answer->recall_ms;
     out->plan_ms = a->answer->plan_ms;

@@ -67,5 +67,6 @@ void inferscale_list_free(inferscale_list *list)
     if (!list) return;
     for (size_t i = 0; i < list->n; i++) is_free((char *)list->items[i].text);
     is_free(list->items);
+    is_free(list->fallback);
     is_free(list);
 }

@@ -8,6 +8,7 @@
 #include "cli/answer.h"
 #include "cli/out.h"
 #include "cli/store.h"
+#include "exchange/json.h"
 
 /* A search by meaning makes it load. */
 static inferscale_status search_by_meaning(inferscale *is, const inferscale_scope *scope)
@@ -57,8 +58,9 @@ json_t *cli_answer_json(inferscale *is, const inferscale_scope *scope, const inf
         is_free(text);
         json_array_append_new(facts, fact);
     }
-    o = json_pack("{s:o,s:s,s:s,s:o,s:o,s:I,s:I,s:I}", "answer", cli_json_text(r->text), "mode", cli_mode_name(r->mode), "finish",
-                  r->finish ? r->finish : "", "fallback", cli_json_text(r->fallback ? r->fallback : ""), "facts", facts,
+    o = json_pack("{s:o,s:s,s:s,s:o,s:o,s:I,s:o,s:I,s:I,s:I}", "answer", cli_json_text(r->text), "mode", cli_mode_name(r->mode), "finish",
+                  r->finish ? r->finish : "", "fallback", cli_json_text(r->fallback ? r->fallback : ""),
+                  "fallbacks", is_json_fallbacks(r->fallbacks), "not_embedded", (json_int_t)r->n_unembedded, "facts", facts,
                   "facts_dropped", (json_int_t)r->n_dropped, "facts_refined", (json_int_t)r->n_refined, "facts_exact",
                   (json_int_t)r->n_exact);
     const struct { const char *name; uint32_t v; } counts[] = {

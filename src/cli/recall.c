@@ -5,6 +5,7 @@
 #include "cli/args.h"
 #include "cli/items.h"
 #include "cli/out.h"
+#include "exchange/json.h"
 
 /* A search by words looks at no vector: what has none is counted here. */
 static void count_unembedded(inferscale *is, const inferscale_scope *scope, inferscale_list *list)
@@ -34,9 +35,11 @@ static int cmd_recall(const cli_args *a)
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {
-        cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:I}", "query", cli_json_text(cli_at(a, 0)), "items",
+        cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:I,s:o,s:o}", "query", cli_json_text(cli_at(a, 0)), "items",
                                  cli_items_json(list, CLI_SCORE), "embed_ms", list->embed_ms, "recall_ms", list->recall_ms,
-                                 "unembedded", (json_int_t)list->n_unembedded));
+                                 "unembedded", (json_int_t)list->n_unembedded, "fallback",
+                                 cli_json_text(list->fallback ? list->fallback : ""), "fallbacks",
+                                 is_json_fallbacks(list->fallbacks)));
     } else {
         cli_items_print(list, CLI_SCORE);
         cli_ms(list->embed_ms, embed);
@@ -46,7 +49,9 @@ static int cmd_recall(const cli_args *a)
             fprintf(stderr, "Nothing found. `inferscale ls` shows what is remembered for this owner.\n");
         else
             fprintf(stderr, "%zu found; embedding %s, search %s\n", list->n, embed, search);
-        if (list->n_unembedded)
+        if (list->fallback)
+            fprintf(stderr, "Note: %s\n", list->fallback);
+        else if (list->n_unembedded)
             fprintf(stderr, "Found by words only so far: %zu; `inferscale encode` embeds them.\n", list->n_unembedded);
     }
     inferscale_list_free(list);

@@ -87,6 +87,11 @@ const uint8_t *is_embedder_fingerprint(is_embedder *e)
     return e->fingerprint;
 }
 
+bool is_embedder_is_remote(const is_embedder *e)
+{
+    return e->v->remote;
+}
+
 static is_status check_texts(const char *const *texts, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

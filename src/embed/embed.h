@@ -32,6 +32,7 @@ is_status is_embedder_open_with(const is_embedder_plug *plug, is_embedder **out)
 void is_embedder_close(is_embedder *e);
 uint32_t is_embedder_dim(is_embedder *e);
 const uint8_t *is_embedder_fingerprint(is_embedder *e);
+bool is_embedder_is_remote(const is_embedder *e); /* it computes elsewhere */
 /* A question's: it goes next after at most one background text in progress. out: [n][dim]. */
 is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out);
 /* The same; E_CANCELLED, also while it waits for its turn or for an endpoint, when *cancel is set (NULL = never). */

@@ -69,6 +69,22 @@ static const char *mode_name(int mode)
     return mode == INFERSCALE_MODE_KV ? "kv" : mode == INFERSCALE_MODE_TEXT ? "text" : "none";
 }
 
+json_t *is_json_fallbacks(unsigned fallbacks)
+{
+    json_t *list = json_array();
+
+    for (unsigned i = 0; list && i < INFERSCALE_N_FALLBACKS; i++)
+        if (fallbacks >> i & 1) json_array_append_new(list, json_string(inferscale_fallback_name(i)));
+    return list;
+}
+
+void is_json_search(json_t *o, const inferscale_list *list)
+{
+    json_object_set_new(o, "words_only", json_integer((json_int_t)list->n_unembedded));
+    json_object_set_new(o, "fallback", is_json_text(list->fallback ? list->fallback : ""));
+    json_object_set_new(o, "fallbacks", is_json_fallbacks(list->fallbacks));
+}
+
 /* ---- Items ---------------------------------------------------------------------------------------------------------------- */
 
 static void set_text(json_t *o, const char *name, const char *s)
@@ -214,8 +230,9 @@ json_t *is_preview_json(const inferscale_preview *p)
             json_array_append_new(facts, json_pack("{s:I,s:i,s:f,s:I,s:s}", "id", (json_int_t)part->id, "version", part->version, "score",
                                                    part->score, "tokens", (json_int_t)part->tokens, "source", source_name(part->source)));
     }
-    return json_pack("{s:b,s:s,s:o,s:o,s:o,s:o,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "dry_run", 1, "mode", mode_name(p->mode), "prompt",
-                             is_json_text(p->prompt), "fallback", is_json_text(p->fallback), "facts", facts, "parts", parts,
+    return json_pack("{s:b,s:s,s:o,s:o,s:o,s:I,s:o,s:o,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "dry_run", 1, "mode", mode_name(p->mode), "prompt",
+                             is_json_text(p->prompt), "fallback", is_json_text(p->fallback), "fallbacks",
+                             is_json_fallbacks(p->fallbacks), "not_embedded", (json_int_t)p->n_unembedded, "facts", facts, "parts", parts,
                              "facts_dropped", (json_int_t)p->n_dropped, "tokens_prompt", (json_int_t)p->tokens_prompt, "tokens_stored",
                              (json_int_t)p->tokens_stored, "tokens_computed", (json_int_t)p->tokens_computed, "embed_ms", p->embed_ms,
                              "recall_ms", p->recall_ms, "plan_ms", p->plan_ms);

@@ -15,6 +15,11 @@ is_status is_json_when(const json_t *v, const char *what, is_when *out);
 char *is_json_string(const json_t *v);
 char *is_json_shown(const json_t *v); /* to be read, not kept: 0.3 where the exact number is 0.29999999999999999 */
 
+/* The names of INFERSCALE_FALLBACK_* bits, a list. */
+json_t *is_json_fallbacks(unsigned fallbacks);
+/* What a search says beside its results: words_only, fallback, fallbacks. */
+void is_json_search(json_t *o, const inferscale_list *list);
+
 enum { IS_ITEM_SCORE = 1, IS_ITEM_KV = 2 }; /* score, score_lexical, score_dense; kv_ready of facts */
 json_t *is_item_json(const inferscale_item *item, unsigned with);
 

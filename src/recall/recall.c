@@ -11,9 +11,12 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "base/time.h"
+#include "embed/embed.h"
 #include "recall/fuse.h"
 #include "recall/index.h"
+#include "recall/scan.h"
 
 static const size_t BUDGET_BYTES = (size_t)1 << 30;
 enum { MAX_INDEXES = 1024, MAX_K = 1000 };
@@ -262,16 +265,42 @@ static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n,
     return INFERSCALE_OK;
 }
 
-static size_t count_unembedded(const is_index *x, const is_query *q, int kinds)
+/* The vectors that came with the query stand in where the bank has none. */
+static is_status add_extra(const is_index *x, const is_query *q, float *dense)
+{
+    float scale;
+    int8_t *v = q->n_extra ? is_malloc(q->dim) : NULL;
+
+    if (q->n_extra && !v) return is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
+    if (v) is_quantize_i8(q->vec, q->dim, v, &scale);
+    for (size_t i = 0; i < q->n_extra; i++) {
+        const is_entry *e = is_index_find(x, q->extra[i].id);
+        int32_t dot;
+
+        if (!e || e->version != q->extra[i].version || e->row != IS_NO_ROW) continue;
+        is_scan_dot(v, q->extra[i].q, q->dim, q->dim, 1, &dot);
+        dense[e - x->items] = (float)dot * scale * q->extra[i].scale;
+    }
+    is_free(v);
+    return INFERSCALE_OK;
+}
+
+static size_t count_unembedded(const is_index *x, const bool *keep, const float *dense)
 {
     size_t n = 0;
-    for (size_t i = 0; i < x->n; i++)
-        n += (x->items[i].kind & kinds) && (!q->fingerprint || x->items[i].row == IS_NO_ROW);
+
+    for (size_t i = 0; i < x->n; i++) n += keep[i] && (!dense || isnan(dense[i]));
     return n;
 }
 
-static is_status search(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, is_hit **hits,
-                        size_t *n)
+/* What a query finds in an index. */
+typedef struct found {
+    is_hit *hits;
+    is_dep *missing;
+    size_t n, n_unembedded, most;
+} found;
+
+static is_status search(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, found *out)
 {
     const inferscale_recall_options *o = q->options;
     size_t room = x->n ? x->n : 1, n_ranked = 0, n_first = 0;
@@ -289,8 +318,10 @@ static is_status search(is_recall *r, const is_index *x, const is_partition *p, 
     if (given(o->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, o->metadata, keep));
     IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical));
     if (dense) IS_TRY_GOTO(st, end, is_index_dense(x, q->vec, q->dim, dense));
+    if (dense) IS_TRY_GOTO(st, end, add_extra(x, q, dense));
     IS_TRY_GOTO(st, end, rank(r, x, p, q, keep, lexical, dense, &ranked, &n_ranked, &n_first));
-    st = take_hits(x, ranked, n_ranked, n_first, o, hits, n);
+    out->n_unembedded = count_unembedded(x, keep, dense);
+    st = take_hits(x, ranked, n_ranked, n_first, o, &out->hits, &out->n);
 end:
     is_free(ranked);
     is_free(keep);
@@ -298,6 +329,60 @@ end:
     is_free(dense);
     return st;
 }
+
+/* ---- What has no vector -------------------------------------------------------------------------------------------------- */
+
+typedef struct wordy { double lexical; uint32_t item; } wordy;
+
+static int by_words_then_newest(const void *a, const void *b)
+{
+    const wordy *x = a, *y = b;
+
+    if (x->lexical != y->lexical) return x->lexical > y->lexical ? -1 : 1;
+    return x->item > y->item ? -1 : x->item < y->item;
+}
+
+static is_status take_missing(const is_index *x, wordy *w, size_t n, found *out)
+{
+    const size_t take = n < out->most ? n : out->most;
+
+    out->missing = is_malloc((take + 1) * sizeof *out->missing);
+    if (!out->missing) return is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
+    is_sort(w, n, sizeof *w, by_words_then_newest);
+    for (size_t i = 0; i < take; i++) out->missing[i] = (is_dep){ x->items[w[i].item].id, x->items[w[i].item].version };
+    out->n = take;
+    return INFERSCALE_OK;
+}
+
+static is_status missing(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, found *out)
+{
+    const bool whole = x->n_rows == x->n; /* as nearly always */
+    bool *keep = whole ? NULL : is_malloc(x->n * sizeof *keep);
+    double *lexical = whole ? NULL : is_malloc(x->n * sizeof *lexical);
+    wordy *w = whole ? NULL : is_malloc(x->n * sizeof *w);
+    size_t n = 0;
+    is_status st = INFERSCALE_OK;
+
+    if (whole) return INFERSCALE_OK;
+    if (!keep || !lexical || !w) {
+        st = is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
+        goto end;
+    }
+    filter(x, q, kinds, keep);
+    if (given(q->options->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, q->options->metadata, keep));
+    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical));
+    for (size_t i = 0; i < x->n; i++)
+        if (keep[i] && x->items[i].row == IS_NO_ROW) w[n++] = (wordy){ lexical[i], (uint32_t)i };
+    out->n_unembedded = n;
+    if (n) st = take_missing(x, w, n, out);
+end:
+    is_free(keep);
+    is_free(lexical);
+    is_free(w);
+    return st;
+}
+
+/* ---- An index to look into ----------------------------------------------------------------------------------------------- */
 
 static is_status check(const is_query *q)
 {
@@ -318,56 +403,78 @@ static is_status check(const is_query *q)
     return INFERSCALE_OK;
 }
 
+typedef is_status (*look_fn)(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, found *out);
+
 /* As it was at a time when some facts had other versions: an index for this question alone. */
-static is_status query_past(is_recall *r, const is_partition *p, const is_query *q, const int64_t *past, size_t n_past, int kinds,
-                            is_hit **hits, size_t *n, size_t *n_unembedded)
+static is_status look_at_past(is_recall *r, const is_partition *p, const is_query *q, const int64_t *past, size_t n_past, int kinds,
+                              look_fn look, found *out)
 {
     is_index x = { 0 };
     is_status st = is_index_build_at(&x, r->bank, p, q->options->as_of, past, n_past, q->fingerprint);
 
-    if (st == INFERSCALE_OK) st = search(r, &x, p, q, kinds, hits, n);
-    if (st == INFERSCALE_OK && n_unembedded) *n_unembedded = count_unembedded(&x, q, kinds);
+    if (st == INFERSCALE_OK) st = look(r, &x, p, q, kinds, out);
     is_index_clear(&x);
     return st;
 }
 
-is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n,
-                          size_t *n_unembedded)
+static is_status look_at_now(is_recall *r, is_partition *now, const is_query *q, int kinds, look_fn look, found *out)
 {
-    is_partition now = *p;
-    int kinds = q->options->kinds ? q->options->kinds : INFERSCALE_FACTS;
-
-    *hits = NULL;
-    *n = 0;
-    if (n_unembedded) *n_unembedded = 0;
-    IS_TRY(check(q));
-    IS_TRY(is_bank_partition_refresh(r->bank, &now));
-    if (q->options->as_of) {
-        int64_t *past = NULL;
-        size_t n_past = 0;
-        is_status done = is_bank_differs_at(r->bank, &now, q->options->as_of, &past, &n_past);
-
-        if (done == INFERSCALE_OK && n_past) done = query_past(r, &now, q, past, n_past, kinds, hits, n, n_unembedded);
-        is_free(past);
-        if (done != INFERSCALE_OK || n_past) return done;
-    }
-    slot *s = acquire(r, now.id);
-    if (!s) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the recall index; free some and try again");
-
+    slot *s = acquire(r, now->id);
     is_status st = INFERSCALE_OK;
+
+    if (!s) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the recall index; free some and try again");
     pthread_rwlock_rdlock(&s->lock);
-    if (!is_index_fresh(&s->index, &now, q->fingerprint)) {
+    if (!is_index_fresh(&s->index, now, q->fingerprint)) {
         pthread_rwlock_unlock(&s->lock);
         pthread_rwlock_wrlock(&s->lock); /* the search then runs under it too: nobody can turn the index away in between */
-        st = is_bank_partition_refresh(r->bank, &now);
-        if (st == INFERSCALE_OK && !is_index_fresh(&s->index, &now, q->fingerprint))
-            st = is_index_sync(&s->index, r->bank, &now, q->fingerprint);
+        st = is_bank_partition_refresh(r->bank, now);
+        if (st == INFERSCALE_OK && !is_index_fresh(&s->index, now, q->fingerprint))
+            st = is_index_sync(&s->index, r->bank, now, q->fingerprint);
     }
-    if (st == INFERSCALE_OK) st = search(r, &s->index, &now, q, kinds, hits, n);
-    if (st == INFERSCALE_OK && n_unembedded) *n_unembedded = count_unembedded(&s->index, q, kinds);
+    if (st == INFERSCALE_OK) st = look(r, &s->index, now, q, kinds, out);
     size_t bytes = is_index_bytes(&s->index);
     pthread_rwlock_unlock(&s->lock);
     release(r, s, bytes);
+    return st;
+}
+
+static is_status look_at(is_recall *r, const is_partition *p, const is_query *q, look_fn look, found *out)
+{
+    is_partition now = *p;
+    int kinds = q->options->kinds ? q->options->kinds : INFERSCALE_FACTS;
+    int64_t *past = NULL;
+    size_t n_past = 0;
+    is_status st = INFERSCALE_OK;
+
+    IS_TRY(is_bank_partition_refresh(r->bank, &now));
+    if (q->options->as_of) st = is_bank_differs_at(r->bank, &now, q->options->as_of, &past, &n_past);
+    if (st == INFERSCALE_OK)
+        st = n_past ? look_at_past(r, &now, q, past, n_past, kinds, look, out) : look_at_now(r, &now, q, kinds, look, out);
+    is_free(past);
+    return st;
+}
+
+is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n, size_t *n_unembedded)
+{
+    found f = { 0 };
+    is_status st = check(q);
+
+    if (st == INFERSCALE_OK) st = look_at(r, p, q, search, &f);
+    *hits = f.hits;
+    *n = f.n;
+    if (n_unembedded) *n_unembedded = f.n_unembedded;
+    return st;
+}
+
+is_status is_recall_missing(is_recall *r, const is_partition *p, const is_query *q, size_t most, is_dep **items, size_t *n, size_t *all)
+{
+    found f = { .most = most };
+    is_status st = check(q);
+
+    if (st == INFERSCALE_OK) st = look_at(r, p, q, missing, &f);
+    *items = f.missing;
+    *n = f.n;
+    *all = f.n_unembedded;
     return st;
 }
 

@@ -21,6 +21,8 @@ typedef struct is_query {
     const inferscale_scope *scope;             /* attribute filter (agent, run, app where given) */
     const inferscale_recall_options *options;  /* k, kinds, method, threshold, times, metadata; never NULL */
     bool pins;                                 /* pinned facts that pass the filters come first, whatever their scores */
+    const is_vector *extra;                    /* [n_extra] vectors that the bank does not have (yet), of the same embedder */
+    size_t n_extra;
 } is_query;
 
 typedef struct is_hit {
@@ -30,9 +32,13 @@ typedef struct is_hit {
 } is_hit;
 
 /* Best first; *hits is is_free'd. Turns that are withdrawn and what has expired are never found. The index follows the bank's
- * revision (other processes' writes included). *n_unembedded (may be NULL) = items of the kinds asked for that have no vector. */
+ * revision (other processes' writes included). *n_unembedded (may be NULL) = items that pass the filters and have no vector: only
+ * their words were searched. */
 is_status is_recall_query(is_recall *r, const is_partition *p, const is_query *q, is_hit **hits, size_t *n,
                           size_t *n_unembedded);
+/* The items that pass the query's filters and have no vector of its embedder, at most `most`: those that share words with the query
+ * first, the best before the others, then the newest. *items is is_free'd; *all = how many there are. The query's vec is not used. */
+is_status is_recall_missing(is_recall *r, const is_partition *p, const is_query *q, size_t most, is_dep **items, size_t *n, size_t *all);
 /* What an item is embedded as: "Speaker: text" for turns, the bare text for facts. is_free'd; NULL = out of memory. */
 char *is_dense_text(const inferscale_item *item);
 void is_recall_forget(is_recall *r, int64_t partition_id); /* drop a partition's index from memory */

@@ -28,6 +28,8 @@
     Y(threads, "threads", COUNT, "N", "0", 0, 1024, "", "threads of the engine; 0 = physical cores") \
     X(parallel, "parallel", COUNT, "N", "4", 1, 256, "", "requests in the engine at once; with engine vllm 32 unless set") \
     X(ram, "ram", SIZE, "SIZE", "1G", 1 << 20, INT64_MAX, "", "budget of the KV kept in memory") \
+    X(question_embed_ms, "question-embed-ms", COUNT, "MS", "50", 0, 60000, "", \
+      "a question first embeds what is new of its owner, so long at most; 0 = never") \
     Y(read_only, "read-only", SWITCH, NULL, "off", 0, 0, "", "never write to the store") \
     Y(start_empty, "start-empty", SWITCH, NULL, "off", 0, 0, "", "where the bank is lost: begin a new memory, and keep the rest in HOME/lost-N") \
     X(host, "host", TEXT, "ADDRESS", "127.0.0.1", 0, 0, "", "address to listen on; any but this machine's own needs keys") \
@@ -68,6 +70,7 @@ typedef struct is_config {
     uint32_t ctx, threads, parallel;       /* parallel: requests in the engine at once */
     uint64_t ram;
     bool read_only, start_empty;
+    uint32_t question_embed_ms;
     /* listening */
     char *host;                            /* 127.0.0.1; another address needs keys */
     uint32_t port;

@@ -49,15 +49,19 @@ static is_status filter_of(json_t *a, is_filter *f)
 
 static is_status run_search(const is_mcp *m, json_t *a, json_t **out)
 {
-    json_t *results;
-    size_t n = 0;
+    json_t *results, *about = json_object();
     is_filter f;
-    is_status st;
+    is_status st = filter_of(a, &f);
 
-    IS_TRY(filter_of(a, &f));
-    st = is_memory_search(m->is, &m->scope, a, &f, &n, &results);
-    is_filter_free(&f);
-    if (st == INFERSCALE_OK) *out = json_pack("{s:o,s:I}", "results", results, "words_only", (json_int_t)n);
+    if (st == INFERSCALE_OK) {
+        st = is_memory_search(m->is, &m->scope, a, &f, about, &results);
+        is_filter_free(&f);
+    }
+    if (st == INFERSCALE_OK) {
+        *out = json_pack("{s:o}", "results", results);
+        json_object_update(*out, about);
+    }
+    json_decref(about);
     return st;
 }
 

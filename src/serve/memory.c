@@ -52,8 +52,31 @@ static bool is_loading(is_server *s, is_request *r)
     return true;
 }
 
+/* What the search could not do is counted, and said in a header too: some of Mem0's replies are bare lists. */
+static void say_fallbacks(is_server *s, is_request *r, json_t *about)
+{
+    json_t *names = json_object_get(about, "fallbacks"), *name;
+    size_t i;
+
+    json_array_foreach(names, i, name)
+    {
+        is_metric_add(s->metrics, IS_M_FALLBACKS, json_string_value(name), NULL, 1);
+        is_reply_header(r, "X-Inferscale-Fallback", json_string_value(name));
+    }
+}
+
+/* Steals both. */
+static json_t *with_results(json_t *about, json_t *results)
+{
+    json_t *o = json_pack("{s:o}", "results", results);
+
+    if (o) json_object_update(o, about);
+    json_decref(about);
+    return o;
+}
+
 /* NULL: replied. */
-static json_t *search(is_server *s, is_request *r, json_t *body, size_t *n_words_only)
+static json_t *search(is_server *s, is_request *r, json_t *body, json_t *about)
 {
     json_t *results = NULL;
     is_filter f;
@@ -67,8 +90,9 @@ static json_t *search(is_server *s, is_request *r, json_t *body, size_t *n_words
         return NULL;
     }
     if (is_memory_owner(s, r, "search", body, &f, &o)) {
-        st = is_memory_search(s->is, &o.scope, body, &f, n_words_only, &results);
+        st = is_memory_search(s->is, &o.scope, body, &f, about, &results);
         if (st != INFERSCALE_OK) is_memory_failed(s, r, "search", st);
+        else say_fallbacks(s, r, about);
     }
     is_filter_free(&f);
     return results;
@@ -76,19 +100,20 @@ static json_t *search(is_server *s, is_request *r, json_t *body, size_t *n_words
 
 void is_memory_search_route(is_server *s, is_request *r)
 {
-    size_t n = 0;
-    json_t *body = is_request_json(r), *results = body ? search(s, r, body, &n) : NULL;
+    json_t *about = json_object(), *body = is_request_json(r), *results = body ? search(s, r, body, about) : NULL;
 
-    if (results) is_memory_reply(s, r, "search", json_pack("{s:o,s:I}", "results", results, "words_only", (json_int_t)n));
+    if (results) is_memory_reply(s, r, "search", with_results(about, results));
+    else json_decref(about);
 }
 
 void is_platform_search_list(is_server *s, is_request *r)
 {
-    json_t *body = is_request_json(r), *results = body ? search(s, r, body, NULL) : NULL;
+    json_t *about = json_object(), *body = is_request_json(r), *results = body ? search(s, r, body, about) : NULL;
     const char *form = json_string_value(json_object_get(body, "output_format"));
+    const bool bare = results && !(form && !strcmp(form, "v1.1"));
 
-    if (results)
-        is_memory_reply(s, r, "search", form && !strcmp(form, "v1.1") ? json_pack("{s:o}", "results", results) : results);
+    if (results) is_memory_reply(s, r, "search", bare ? results : with_results(about, results));
+    if (!results || bare) json_decref(about);
 }
 
 /* ---- List ------------------------------------------------------------------------------------------------------------------ */

@@ -46,10 +46,10 @@ bool is_memory_id(const char *s, int64_t *id);
 inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, json_t *request, json_t **results);
 extern const char *const is_memory_add_members[]; /* what such a request may hold; NULL ends it */
 
-/* {query, top_k or limit, threshold, fields, explain, ...}: *results = memories, best first. *n_words_only (may be NULL) = memories of this
- * owner that have no vector yet: they were found if a word of theirs was asked for, and only then. */
+/* {query, top_k or limit, threshold, fields, explain, ...}: *results = memories, best first. about (an object, may be NULL) gets
+ * what the search could not do: words_only, fallback, fallbacks (is_json_search). */
 inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope, json_t *request, const is_filter *f,
-                                   size_t *n_words_only, json_t **results);
+                                   json_t *about, json_t **results);
 
 typedef struct is_memory_page {
     int64_t after;             /* ids above this one */

@@ -123,7 +123,7 @@ static bool is_near(const search *s, const inferscale_item *t)
 }
 
 inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope, json_t *request, const is_filter *f,
-                                   size_t *n_words_only, json_t **results)
+                                   json_t *about, json_t **results)
 {
     inferscale_list *list = NULL;
     char *metadata = NULL;
@@ -145,7 +145,7 @@ inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope
     st = inferscale_recall(is, scope, s.query, &s.o, &list);
     is_free(metadata);
     if (st != INFERSCALE_OK) return st;
-    if (n_words_only) *n_words_only = list->n_unembedded;
+    if (about) is_json_search(about, list);
     *results = json_array();
     for (size_t i = 0; i < list->n && json_array_size(*results) < s.top_k; i++)
         if (is_near(&s, &list->items[i]))

@@ -273,15 +273,6 @@ static json_t *facts_of(const is_oa_run *run, const inferscale_answer *ans)
     return list;
 }
 
-static json_t *reasons_of(const inferscale_answer *ans)
-{
-    json_t *list = json_array();
-
-    for (unsigned i = 0; list && i < INFERSCALE_N_FALLBACKS; i++)
-        if (ans->fallbacks >> i & 1) json_array_append_new(list, json_string(inferscale_fallback_name(i)));
-    return list;
-}
-
 static void add_time(json_t *times, const char *name, double ms)
 {
     json_object_set_new(times, name, json_real((double)(int64_t)(ms * 1000) / 1000));
@@ -306,11 +297,12 @@ static json_t *times_of(const inferscale_answer *ans, bool whole)
 
 json_t *is_oa_memory_of(const is_oa_run *run, const inferscale_answer *ans, bool whole)
 {
-    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, s:{s:i, s:i, s:i}, s:i, s:i, s:s, s:o, s:o}", "asked",
+    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, s:{s:i, s:i, s:i}, s:i, s:i, s:i, s:s, s:o, s:o}", "asked",
                      mode_name(run->ask->o.ask.mode), "mode", mode_name(ans->mode), "header", ans->header ? ans->header : "none",
                      "facts", facts_of(run, ans), "tokens", "prompt", (int)ans->tokens_prompt, "computed", (int)ans->tokens_computed,
                      "injected", (int)ans->tokens_injected, "resident", (int)ans->tokens_resident, "placed", "kept",
                      (int)ans->n_placed_kept, "new", (int)ans->n_placed_new, "lost", (int)ans->n_placed_lost, "dropped",
-                     (int)ans->n_dropped, "turns_dropped", (int)ans->n_turns_dropped, "fallback",
-                     ans->fallback ? ans->fallback : "", "fallbacks", reasons_of(ans), "timings", times_of(ans, whole));
+                     (int)ans->n_dropped, "turns_dropped", (int)ans->n_turns_dropped, "not_embedded", (int)ans->n_unembedded,
+                     "fallback", ans->fallback ? ans->fallback : "", "fallbacks", is_json_fallbacks(ans->fallbacks), "timings",
+                     times_of(ans, whole));
 }

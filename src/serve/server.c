@@ -110,6 +110,7 @@ static is_status open_store(is_server *s)
     o.ram_bytes = c->ram;
     o.read_only = c->read_only;
     o.start_empty = c->start_empty;
+    o.question_embed_ms = c->question_embed_ms ? (int)c->question_embed_ms : -1;
     o.background = !c->read_only;
     o.on_log = is_serve_log_library;
     IS_TRY(inferscale_open(&s->is, &o));
