@@ -8,6 +8,7 @@
 #include "bank/gaps.h"
 #include "bank/maintain.h"
 #include "bank/sql.h"
+#include "bank/vfs.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -135,7 +136,7 @@ static is_status copy_steps(sqlite3_backup *job, sqlite3 *db, const char *to, in
 static is_status settle(const char *to)
 {
     sqlite3 *db = NULL;
-    int rc = sqlite3_open_v2(to, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
+    int rc = sqlite3_open_v2(to, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, bank_vfs());
 
     if (rc == SQLITE_OK) rc = sqlite3_exec(db, "PRAGMA synchronous = FULL; PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
     if (rc != SQLITE_OK) {
@@ -153,7 +154,7 @@ static is_status copy_pages(is_bank *from, const char *to, inferscale_progress_f
     sqlite3_backup *job = NULL;
     struct bank_file_methods *methods = NULL;
     is_status st;
-    int rc = sqlite3_open_v2(to, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
+    int rc = sqlite3_open_v2(to, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, bank_vfs());
 
     if (rc == SQLITE_OK) rc = bank_keep_gaps_empty(db, &methods); /* what is deleted later leaves nothing there either */
     if (rc == SQLITE_OK) rc = sqlite3_exec(db, "PRAGMA journal_mode = OFF; PRAGMA synchronous = FULL", NULL, NULL, NULL);

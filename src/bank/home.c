@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "bank/sql.h"
+#include "bank/vfs.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -284,7 +285,7 @@ is_status is_bank_home_id(const char *path, uint8_t id[IS_HOME_ID_BYTES], bool *
 {
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
-    int rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
+    int rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, bank_vfs());
     const is_bank b = { .db = db, .path = (char *)(uintptr_t)path };
     int64_t tables = 0;
     is_status st;

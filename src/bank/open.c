@@ -9,6 +9,7 @@
 #include "bank/gaps.h"
 #include "bank/schema.h"
 #include "bank/sql.h"
+#include "bank/vfs.h"
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -44,9 +45,9 @@ static is_status pragma(is_bank *b, const char *literal)
     return bank_fail(b, sqlite3_exec(b->db, literal, NULL, NULL, NULL));
 }
 
-static is_status open_database(is_bank *b, const char *name, int flags)
+static is_status open_database_on(is_bank *b, const char *vfs, const char *name, int flags)
 {
-    int rc = sqlite3_open_v2(name, &b->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
+    int rc = sqlite3_open_v2(name, &b->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, vfs);
 
     if (rc != SQLITE_OK) return bank_fail(b, rc);
     sqlite3_busy_timeout(b->db, BANK_BUSY_MS);
@@ -54,6 +55,11 @@ static is_status open_database(is_bank *b, const char *name, int flags)
     sqlite3_db_config(b->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     if (!b->read_only) IS_TRY(bank_fail(b, bank_keep_gaps_empty(b->db, &b->file_methods)));
     return bank_fail(b, bank_add_functions(b->db));
+}
+
+static is_status open_database(is_bank *b, const char *name, int flags)
+{
+    return open_database_on(b, bank_vfs(), name, flags);
 }
 
 static is_status configure(is_bank *b)
@@ -117,6 +123,30 @@ static is_status connect_alone(is_bank *b, is_status why)
     return is_fail(why, "no space left for the bank %s, and another process has it open; free some space there and try again", b->path);
 }
 
+static bool on_read_only_filesystem(const char *path)
+{
+    return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) != 0 && errno == EROFS;
+}
+
+/* A read-only filesystem and a log with writes in it, which nobody is using (else SQLite would have found its index): nothing can change,
+ * so no locks are needed, and the log's index is kept in memory. */
+static is_status connect_to_log(is_bank *b, is_status why)
+{
+    const char *vfs = bank_vfs_without_locks();
+    int64_t ignored;
+    is_status st;
+
+    disconnect(b);
+    if (!vfs) return is_fail(why, "%s has writes waiting in its log, which cannot be read here; open it once where it can be written", b->path);
+    st = open_database_on(b, vfs, b->path, SQLITE_OPEN_READONLY);
+    if (st == INFERSCALE_OK) sqlite3_db_config(b->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    if (st == INFERSCALE_OK) st = pragma(b, "PRAGMA locking_mode = EXCLUSIVE"); /* before the first read */
+    if (st == INFERSCALE_OK) st = configure(b);
+    if (st == INFERSCALE_OK) st = read_int(b, "SELECT count(*) FROM sqlite_master", &ignored);
+    b->frozen = st == INFERSCALE_OK;
+    return st;
+}
+
 /* A read-only medium or a full one: SQLite wants to make its -shm file beside a WAL database and cannot. If there is no log to be replayed
  * the file alone is the whole truth, and it can be read without one. */
 static is_status connect_immutable(is_bank *b, is_status why)
@@ -140,6 +170,10 @@ static is_status connect_immutable(is_bank *b, is_status why)
     }
     if (size > 0 && why == INFERSCALE_E_FULL) {
         st = connect_alone(b, why);
+        goto done;
+    }
+    if (size > 0 && on_read_only_filesystem(b->path)) {
+        st = connect_to_log(b, why);
         goto done;
     }
     if (size > 0) {
@@ -365,9 +399,11 @@ int is_bank_schema_version(is_bank *b)
     return (int)v;
 }
 
-bool bank_tells_unread(const char *told)
+/* For want of memory no read fails: then the line has to say so. */
+bool bank_tells_unread(const char *told, unsigned failed_before)
 {
-    return strstr(told, "unable to get the page") || strstr(told, "failed to get page") || strstr(told, "ailed to read ptrmap");
+    return bank_failed_reads() != failed_before || strstr(told, "unable to get the page") || strstr(told, "failed to get page") ||
+           strstr(told, "ailed to read ptrmap");
 }
 
 is_status bank_unread(const is_bank *b, const char *told)
@@ -382,6 +418,7 @@ is_status bank_unread(const is_bank *b, const char *told)
 is_status is_bank_check(is_bank *b, bool *ok)
 {
     is_status st, unread = INFERSCALE_OK;
+    const unsigned failed = bank_failed_reads();
     sql q;
 
     *ok = false;
@@ -391,7 +428,7 @@ is_status is_bank_check(is_bank *b, bool *ok)
         const char *told = bank_given((const char *)sqlite3_column_text(q.stmt, 0));
 
         *ok = strcmp(told, "ok") == 0;
-        if (bank_tells_unread(told)) unread = bank_unread(b, told);
+        if (!*ok && bank_tells_unread(told, failed)) unread = bank_unread(b, told);
     }
     st = sql_end(&q);
     bank_unlock(b);

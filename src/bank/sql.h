@@ -58,7 +58,7 @@ void bank_cut_log_at_close(is_bank *b);
 is_status bank_fail(const is_bank *b, int rc);
 
 /* SQLite's checks tell of a page that could not be read as if it were damaged: is this line of theirs one, and what it is then. */
-bool bank_tells_unread(const char *line);
+bool bank_tells_unread(const char *line, unsigned failed_before /* bank_failed_reads (vfs.h) before the check */);
 is_status bank_unread(const is_bank *b, const char *line);
 
 /* One use of a statement. Errors are kept until sql_end, so that calls need no checks in between:

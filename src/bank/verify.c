@@ -5,6 +5,7 @@
 
 #include "bank/maintain.h"
 #include "bank/sql.h"
+#include "bank/vfs.h"
 #include "base/mem.h"
 
 typedef struct verify {
@@ -49,6 +50,7 @@ static bool about_index(const char *line)
 /* *n = findings; *only_indexes: making the indexes anew would mend them all. */
 static is_status integrity(verify *v, bool quiet, bool repaired, size_t *n, bool *only_indexes)
 {
+    const unsigned failed = bank_failed_reads();
     is_status st = INFERSCALE_OK;
     sql q = sql_once(v->b, "PRAGMA integrity_check(100)");
 
@@ -58,7 +60,7 @@ static is_status integrity(verify *v, bool quiet, bool repaired, size_t *n, bool
         const char *line = text_at(&q, 0);
 
         if (strcmp(line, "ok") == 0) continue;
-        if (bank_tells_unread(line)) {
+        if (bank_tells_unread(line, failed)) {
             st = bank_unread(v->b, line);
             (void)sql_end(&q);
             return st;

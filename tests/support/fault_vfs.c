@@ -61,7 +61,7 @@ static int f_control(sqlite3_file *f, int what, void *arg)
 
 static int f_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 {
-    REFUSE(f, FAULT_READ, SQLITE_IOERR_READ);
+    REFUSE(f, FAULT_READ, SQLITE_IOERR_CORRUPTFS); /* as the unix VFS says EIO */
     return FORWARD(f, xRead, p, n, at);
 }
 
