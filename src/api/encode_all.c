@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/handle.h"
+#include "api/room.h"
 #include "base/mem.h"
 
 enum { EMBED_BATCH = 16 };
@@ -205,7 +206,7 @@ is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, infer
         return is_fail(INFERSCALE_E_INVALID, "the encode options are not initialised; use INFERSCALE_ENCODE_OPTIONS_INIT");
     if (w.o->stage < 0 || w.o->stage > INFERSCALE_STAGE_ALL)
         return is_fail(INFERSCALE_E_INVALID, "stage is %d; use INFERSCALE_STAGE_FIRST, _REFINE or _ALL", w.o->stage);
-    if (is->read_only) return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to encode");
+    if (is->read_only) return is_room_refuse(is, "encode");
     w.on_progress = w.o->on_progress;
     w.progress_ctx = w.o->progress_ctx;
     w.o->facts_encoded = w.o->tokens_stored = w.o->tokens_computed = w.o->facts_left = 0;

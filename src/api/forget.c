@@ -24,7 +24,7 @@ enum { WAIT_MS_DEFAULT = 10000, LOG_WAIT_MS = 1000 };
 static is_status begin(inferscale *is, const inferscale_scope *scope, const char *what, is_partition *p)
 {
     IS_TRY(is_handle_check(is));
-    if (is->read_only) return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to %s", what);
+    if (is->read_only) return is_room_refuse(is, what);
     if (!scope) return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory it is (user, agent, run or app)");
     return is_bank_partition(is->bank, scope, false, p);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "api/maintain.h"
+#include "api/room.h"
 #include "base/mem.h"
 
 enum { LISTED_MAX = 10000, DOOMED_WAIT_MS = 400, FAMILIES = 64 };
@@ -305,7 +306,7 @@ is_status inferscale_fsck(inferscale *is, const inferscale_fsck_options *options
         return is_fail(INFERSCALE_E_INVALID, "the fsck options are not initialised; use INFERSCALE_FSCK_OPTIONS_INIT");
     if (options) f.o = *options;
     if (f.o.repair && is->read_only)
-        return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to repair it");
+        return is_room_refuse(is, "repair it");
     f.r = is_calloc(1, sizeof *f.r);
     if (!f.r) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the report; free some memory and try again");
     f.r->ok = 1;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/lost.h"
+#include "api/room.h"
 #include "api/maintain.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -424,7 +425,7 @@ is_status inferscale_gc(inferscale *is, inferscale_gc_options *options)
     if (g.o->struct_size < sizeof none)
         return is_fail(INFERSCALE_E_INVALID, "the gc options are not initialised; use INFERSCALE_GC_OPTIONS_INIT");
     if (is->read_only && !g.o->dry_run)
-        return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to clean it, or ask for a dry run");
+        return is_room_refuse(is, "clean it, or ask for a dry run");
     clear_results(g.o);
     st = parse_keep(&g);
     if (st == INFERSCALE_OK) st = read_all(&g);

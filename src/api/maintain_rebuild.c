@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/maintain.h"
+#include "api/room.h"
 #include "base/mem.h"
 
 /* Progress over all owners: units of the ones before are added on. */
@@ -134,7 +135,7 @@ is_status inferscale_rebuild(inferscale *is, const inferscale_scope *scope, infe
         return is_fail(INFERSCALE_E_INVALID, "the rebuild options are not initialised; use INFERSCALE_REBUILD_OPTIONS_INIT");
     if (j.o->what < 0 || j.o->what > INFERSCALE_REBUILD_ALL)
         return is_fail(INFERSCALE_E_INVALID, "what is %d; add up INFERSCALE_REBUILD_EMBEDDINGS, _INDEX and _KV", j.o->what);
-    if (is->read_only) return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to rebuild its views");
+    if (is->read_only) return is_room_refuse(is, "rebuild its views");
     what = j.o->what ? j.o->what : INFERSCALE_REBUILD_ALL;
     j.o->owners = j.o->embedded = j.o->facts_encoded = j.o->tokens_stored = j.o->tokens_computed = 0;
     st = is_bank_count(is->bank, &counts);

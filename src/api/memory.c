@@ -2,13 +2,14 @@
 #include <string.h>
 
 #include "api/background.h"
+#include "api/room.h"
 #include "base/mem.h"
 
 static is_status find_partition(inferscale *is, const inferscale_scope *scope, bool create, is_partition *p)
 {
     IS_TRY(is_handle_check(is));
     if (!scope) return is_fail(INFERSCALE_E_INVALID, "no scope given; say whose memory it is (user, agent, run or app)");
-    if (create && is->read_only) return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to remember");
+    if (create && is->read_only) return is_room_refuse(is, "remember");
     return is_bank_partition(is->bank, scope, create, p);
 }
 

@@ -60,21 +60,38 @@ static is_status open_bank(inferscale *is, const char *path, bool read_only, boo
     return existing ? is_bank_open_existing(path, read_only, lost, &is->bank) : is_bank_open(path, read_only, &is->bank);
 }
 
-is_status is_room_open_bank(inferscale *is, const char *path, bool existing, bool *lost)
+/* What cannot be opened for writing is opened for reading, and says so. */
+static is_status open_to_read(inferscale *is, const char *path, bool existing, bool *lost, is_status st, const char *notice)
 {
     char why[1024];
-    is_status st = open_bank(is, path, is->read_only, existing, lost);
 
-    if (st != INFERSCALE_E_FULL || is->read_only) return st;
-    if (is_room_release(is)) st = open_bank(is, path, false, existing, lost);
-    if (st != INFERSCALE_E_FULL) return st;
     snprintf(why, sizeof why, "%s", is_error());
     if (open_bank(is, path, true, existing, lost) != INFERSCALE_OK) return is_fail(st, "%s", why);
-    is->notice = is_strdup("the disk is full, so the store is open for reading only; free some space and open it again");
+    is->notice = is_strdup(notice);
     if (!is->notice) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
     is->read_only = true;
     is_log(IS_LOG_WARN, "%s", is->notice);
     return INFERSCALE_OK;
+}
+
+is_status is_room_open_bank(inferscale *is, const char *path, bool existing, bool *lost)
+{
+    is_status st = open_bank(is, path, is->read_only, existing, lost);
+
+    if (is->read_only) return st;
+    if (st == INFERSCALE_E_READONLY)
+        return open_to_read(is, path, existing, lost, st, "the store cannot be written here (a read-only filesystem), so it is open for "
+                            "reading only; open it again where it can be written");
+    if (st == INFERSCALE_E_FULL && is_room_release(is)) st = open_bank(is, path, false, existing, lost);
+    if (st != INFERSCALE_E_FULL) return st;
+    return open_to_read(is, path, existing, lost, st, "the disk is full, so the store is open for reading only; free some space and open it "
+                        "again");
+}
+
+is_status is_room_refuse(const inferscale *is, const char *what)
+{
+    if (is->notice) return is_fail(INFERSCALE_E_READONLY, "%s, to %s", is->notice, what);
+    return is_fail(INFERSCALE_E_READONLY, "the store was opened read-only; open it for writing to %s", what);
 }
 
 const char *inferscale_notice(const inferscale *is)

@@ -10,8 +10,10 @@
 #define IS_RESERVE_NAME "reserve"
 
 /* Opens the bank as the handle asks (existing, lost: is_bank_open_existing). On a full disk it gives the reserve up and tries again, then
- * opens it for reading only: the handle is read-only from then on, and its notice says why. */
+ * opens it for reading only, as on a read-only filesystem: the handle is read-only from then on, and its notice says why. */
 is_status is_room_open_bank(inferscale *is, const char *path, bool existing, bool *lost);
+/* E_READONLY for a store that is open for reading only: why it is, if it was to be written. what: "remember". */
+is_status is_room_refuse(const inferscale *is, const char *what);
 /* Makes the reserve if it is missing and there is room. Never fails: without it things are as they were before. */
 void is_room_reserve(inferscale *is);
 /* Gives the reserve up. Was there one? */
