@@ -179,7 +179,8 @@ typedef struct inferscale_options {
 INFERSCALE_API inferscale_status inferscale_open(inferscale **out, const inferscale_options *options);
 
 /* Why a store that was to be opened for writing is open for reading only: its disk is full, or its filesystem read-only. It can be read,
- * asked and backed up; what it needs to write again is space, or a filesystem that can be written. "" = it is open as asked. Lives as long as the handle. */
+ * asked and backed up; what it needs to write again is space, or a filesystem that can be written. "" = it is open as asked. Lives as
+ * long as the handle. */
 INFERSCALE_API const char *inferscale_notice(const inferscale *is);
 
 /* Closes the handle and frees all it owns. NULL is allowed. No other thread may be inside a call. */
