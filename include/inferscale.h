@@ -163,10 +163,9 @@ typedef struct inferscale_options {
     const char *upstream_key; /* API key that they want; NULL = $INFERSCALE_UPSTREAM_KEY */
     int start_empty;          /* 1 = where the bank is lost (E_CORRUPT) or another memory's (E_FOREIGN), begin a new memory; bank and
                                  vault are set aside in home/lost-N. A sound bank is opened as ever */
-    /* A question first embeds what its owner has told and has no vector yet: for so many milliseconds at most (0 = 50, -1 = never), and
-     * so many texts (0 = 256, which is the most). What is left is named: INFERSCALE_FALLBACK_NOT_EMBEDDED. */
-    int question_embed_ms;
-    uint32_t question_embed_texts;
+    /* Background, while questions are open: from a lag of the first stage of encode_lag_s seconds on (0 = 5; < 0 = never) it gets a share of
+     * the engine's time: encode_share at that lag (0 = 0.10), growing in proportion to the lag to encode_share_most (0 = 0.50; below 1) */
+    double encode_lag_s, encode_share, encode_share_most;
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }

@@ -154,6 +154,7 @@ static void end_of_pass(is_background *b, int stage, is_bg_part *part)
     is_bg_stage *s = &b->stages[stage];
 
     part->n[stage] = 0;
+    if (stage == IS_STAGE_FIRST) part->since_ms = 0;
     part->dirty[stage] = part->again[stage];
     if (!part->again[stage]) return;
     part->again[stage] = false;
@@ -167,6 +168,7 @@ static void tell_encoder(is_background *b, int stage, uint32_t n_done)
     if (stage != IS_STAGE_EMBED || n_done == 0) return;
     b->workers[IS_BG_ENCODER].poked = true;
     pthread_cond_broadcast(&b->wake);
+    is_gate_drop_idle(b->is->gate);
 }
 
 static void after_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t n_done)
@@ -175,6 +177,10 @@ static void after_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t n
     uint64_t left = part->n[stage] > n_done ? n_done : part->n[stage];
 
     part->n[stage] -= (uint32_t)left;
+    if (stage == IS_STAGE_FIRST) {
+        if (n_done) is_bg_look_at_oldest(w, part);
+        is_bg_tell_lag(w);
+    }
     pthread_mutex_lock(&b->lock);
     w->in_slice = false;
     w->n_slices++;
@@ -183,6 +189,16 @@ static void after_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t n
     tell_encoder(b, stage, n_done);
     pthread_cond_broadcast(&b->moved);
     pthread_mutex_unlock(&b->lock);
+}
+
+/* The gate must know how long it has waited. A part that was not counted yet may have nothing to do, which needs no leave. */
+static bool may_begin(is_bg_worker *w, is_bg_part *part)
+{
+    if (part->since_ms <= 0) {
+        is_bg_look_at_oldest(w, part);
+        is_bg_tell_lag(w);
+    }
+    return part->since_ms <= 0 ? !is_bg_stopping(w->b) : is_bg_give_way(w->b, IS_STAGE_FIRST);
 }
 
 /* One slice of one partition. True if there was something to do. */
@@ -195,7 +211,7 @@ static bool do_slice(is_bg_worker *w, int stage)
     is_status st;
 
     if (!part) return false;
-    if (stage != IS_STAGE_EMBED && !is_bg_give_way(b)) return true;
+    if (stage == IS_STAGE_FIRST && !may_begin(w, part)) return true;
     pthread_mutex_lock(&b->lock);
     w->in_slice = true;
     pthread_mutex_unlock(&b->lock);
@@ -248,6 +264,7 @@ static bool stage_turn(is_bg_worker *w, int stage)
     is_status st;
     bool any = false;
 
+    if (stage >= IS_STAGE_REFINE && !is_gate_open(b->is->gate)) return false;
     if (s->off || is_now_ms() < s->retry_ms || !make_ready(w, stage)) return false;
     for (size_t i = 0; i < w->n_parts && !any; i++) any = has_work(&w->parts[i], stage);
     if (!any) return false;
@@ -405,13 +422,24 @@ static is_status start(is_bg_worker *w)
     return is_fail(INFERSCALE_E_NOMEM, "a thread of the background encoder cannot be started (%s); free some memory", strerror(rc));
 }
 
-is_status is_background_start(inferscale *is, uint64_t max_pending, is_background **out)
+/* Checked by open. */
+static void set_rules(is_gate *g, const inferscale_options *o)
+{
+    const is_share_rules rules = { .limit_ms = o->encode_lag_s < 0 ? -1 : o->encode_lag_s > 0 ? 1000 * o->encode_lag_s : IS_SHARE_LIMIT_MS,
+                                   .least = o->encode_share > 0 ? o->encode_share : IS_SHARE_LEAST,
+                                   .most = o->encode_share_most > 0 ? o->encode_share_most : IS_SHARE_MOST, .slice_ms = IS_SHARE_SLICE_MS };
+
+    is_gate_rules(g, &rules);
+}
+
+is_status is_background_start(inferscale *is, const inferscale_options *o, is_background **out)
 {
     is_background *b = NULL;
-    is_status st = make(is, max_pending, &b);
+    is_status st = make(is, o->max_pending, &b);
 
     *out = NULL;
     if (st == INFERSCALE_OK) {
+        set_rules(is->gate, o);
         is_bank_wait_finely(is->bank, NULL);
         is_bank_leave_checkpoints(is->bank, true);
     }

@@ -27,6 +27,7 @@ typedef struct is_bg_part {
     int64_t id, epoch, revision;      /* as of the last look */
     int64_t done[IS_STAGES];          /* ids up to here wait for nothing in this epoch */
     uint32_t n[IS_STAGES];            /* that waited at the last count, less what was done since */
+    double since_ms;                  /* since when the oldest of them waits for the first stage, as far as is known; 0 = none does */
     uint32_t passed[IS_STAGES];       /* items that cannot be done as they are; they do not wait */
     bool dirty[IS_STAGES], again[IS_STAGES]; /* there may be work behind `done`; some failed: once more from the start */
 } is_bg_part;
@@ -93,7 +94,7 @@ typedef struct is_background {
 } is_background;
 
 /* Starts the threads. *out is is_background_stop'ed before anything of the handle is freed. */
-is_status is_background_start(inferscale *is, uint64_t max_pending, is_background **out);
+is_status is_background_start(inferscale *is, const inferscale_options *o, is_background **out);
 /* Ends the threads, within milliseconds also in the midst of a capture (a model that is being loaded is waited for, and so is a remote
  * engine's server that was asked for a text's tokens), and frees them. */
 void is_background_stop(is_background *b);       /* NULL is allowed */
@@ -110,6 +111,9 @@ struct timespec is_in_ms(double ms);                      /* the monotonic time 
 
 enum { IS_BG_FULL_LOOK_MS = 600000 }; /* everything is looked at again, whatever the marks say */
 is_status is_bg_look(is_bg_worker *w);                              /* cheap when nothing changed */
+/* Since when the oldest fact waits is asked again, after a slice, and the gate is told. */
+void is_bg_look_at_oldest(is_bg_worker *w, is_bg_part *part);
+void is_bg_tell_lag(is_bg_worker *w);
 
 /* ---- background_work.c: one slice ---- */
 
@@ -127,7 +131,8 @@ bool is_bg_stopping(const is_background *b);
 /* Servers of a remote engine that are up now; 0 where the engine computes here. */
 size_t is_bg_servers_up(is_background *b);
 void is_bg_watch_servers(is_bg_worker *w);
-/* Waits until no question is open; false if the thread is to end. */
-bool is_bg_give_way(is_background *b);
+/* Waits until the stage may work: no question is open, or (the first stage) what waits has waited for too long, or the engine
+ * computes elsewhere. False if the thread is to end. */
+bool is_bg_give_way(is_background *b, int stage);
 
 #endif

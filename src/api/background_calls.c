@@ -46,6 +46,7 @@ static void poke(is_background *b)
 {
     for (int i = 0; i < IS_BG_WORKERS; i++) b->workers[i].poked = true;
     pthread_cond_broadcast(&b->wake);
+    is_gate_drop_idle(b->is->gate); /* refining that is paused would keep the encoder from it */
 }
 
 void is_background_took(is_background *b, size_t n, bool added)

@@ -43,6 +43,47 @@ static is_status merge_parts(is_bg_worker *w, const is_partition_mark *marks, si
     return INFERSCALE_OK;
 }
 
+/* ---- How long the oldest fact has waited ------------------------------------------------------------------------------------- */
+
+/* It was written at `written` (whole seconds), and cannot have waited for longer than since then. What waits again, because a fact that it
+ * saw was forgotten, or with another model, has waited since it was first counted. */
+static void set_oldest(is_bg_part *part, int64_t written)
+{
+    const double now = is_now_ms(), age = 1000.0 * (double)(is_now_epoch() - written + 1), from = now - (age > 0 ? age : 0);
+
+    if (part->since_ms <= 0) part->since_ms = now;
+    else if (from > part->since_ms) part->since_ms = from;
+}
+
+void is_bg_look_at_oldest(is_bg_worker *w, is_bg_part *part)
+{
+    const is_policy *policy = is_bg_policy(w->b, IS_STAGE_FIRST);
+    const is_partition p = { .id = part->id };
+    inferscale_list *items = NULL;
+    int64_t *ids = NULL;
+    size_t n = 0;
+    is_status st = is_bank_unencoded(w->bank, &p, is_bg_view(w->b, IS_STAGE_FIRST), policy->name, policy->header_one_in,
+                                     part->done[IS_STAGE_FIRST], 1, &ids, &n);
+
+    if (st == INFERSCALE_OK && n) st = is_bank_get(w->bank, &p, ids, n, &items);
+    if (st == INFERSCALE_OK && items && items->n) set_oldest(part, items->items[0].write_time);
+    else if (st == INFERSCALE_OK) part->since_ms = 0;
+    inferscale_list_free(items);
+    is_free(ids);
+}
+
+void is_bg_tell_lag(is_bg_worker *w)
+{
+    double oldest = 0;
+
+    if (w->first != IS_STAGE_FIRST) return;
+    for (size_t i = 0; i < w->n_parts && !w->b->stages[IS_STAGE_FIRST].elsewhere; i++)
+        if (w->parts[i].since_ms > 0 && (oldest <= 0 || w->parts[i].since_ms < oldest)) oldest = w->parts[i].since_ms;
+    is_gate_waits(w->b->is->gate, oldest > 0, oldest);
+}
+
+/* ---- Counting ------------------------------------------------------------------------------------------------------------- */
+
 static is_status count_part(is_bg_worker *w, is_bg_part *part, int stage)
 {
     const is_partition p = { .id = part->id };
@@ -53,6 +94,8 @@ static is_status count_part(is_bg_worker *w, is_bg_part *part, int stage)
     else IS_TRY(is_bank_count_unencoded(w->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name,
                                         is_bg_policy(b, stage)->header_one_in, part->done[stage], &waiting));
     part->n[stage] = waiting.n < UINT32_MAX ? (uint32_t)waiting.n : UINT32_MAX;
+    if (stage == IS_STAGE_FIRST && waiting.n) set_oldest(part, waiting.oldest);
+    else if (stage == IS_STAGE_FIRST) part->since_ms = 0;
     return INFERSCALE_OK;
 }
 
@@ -139,6 +182,7 @@ is_status is_bg_look(is_bg_worker *w)
     if (st != INFERSCALE_OK) return st;
     w->data_version = version;
     publish_waiting(w, n_begun);
+    is_bg_tell_lag(w);
     w->next_look_ms = t0 + LOOK_MS + 10 * (is_now_ms() - t0);
     return INFERSCALE_OK;
 }

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 
 enum { EMBED_SLICE = 16, ENCODE_SLICE = 32, REFINE_SLICE = 256 /* sharing passes */ }; /* at most */
+enum { LOOK_UP_MS = 50 };
 
 bool is_bg_stopping(const is_background *b)
 {
@@ -100,9 +101,12 @@ bool is_bg_embeds_first(is_bg_worker *w, int stage, const is_bg_part *part)
 
 /* ---- Giving way ----------------------------------------------------------------------------------------------------------- */
 
-bool is_bg_give_way(is_background *b)
+bool is_bg_give_way(is_background *b, int stage)
 {
-    while (!is_bg_stopping(b) && !is_gate_wait(b->is->gate, -1)) continue;
+    is_engine *e = is_handle_engine_if_loaded(b->is);
+    const bool elsewhere = stage == IS_STAGE_FIRST && e && is_engine_describe(e)->remote;
+
+    while (!elsewhere && !is_bg_stopping(b) && !is_gate_work_wait(b->is->gate, stage == IS_STAGE_FIRST, -1)) continue;
     return !is_bg_stopping(b);
 }
 
@@ -111,8 +115,7 @@ static is_status ended(void)
     return is_fail(INFERSCALE_E_CANCELLED, "the store is being closed; what waits is encoded when it is opened again");
 }
 
-/* What was in progress is dropped, and the next slice is smaller: where questions come all the time, each finds little to drop, and
- * the work gets done in the gaps. */
+/* What was in progress is dropped, because somebody needs what it holds. The next slice is smaller, so that there is less to drop. */
 static is_status on_busy(void *ctx)
 {
     is_bg_worker *w = ctx;
@@ -123,7 +126,7 @@ static is_status on_busy(void *ctx)
     pthread_mutex_lock(&b->lock);
     b->state.aborted_for_questions++;
     pthread_mutex_unlock(&b->lock);
-    return is_fail(INFERSCALE_E_BUSY, "a question came first");
+    return is_fail(INFERSCALE_E_BUSY, "what was being encoded was dropped; it is begun again");
 }
 
 /* ---- Embedding ------------------------------------------------------------------------------------------------------------ */
@@ -168,20 +171,29 @@ static is_status on_facts(void *ctx, size_t n, const char *what)
 {
     is_bg_worker *w = ctx;
 
-    return is_bg_give_way(w->b) ? INFERSCALE_OK : ended();
+    return is_bg_give_way(w->b, IS_STAGE_FIRST) ? INFERSCALE_OK : ended();
 }
 
-/* Refining stands back behind what is new. */
-static is_status on_refined(void *ctx, size_t n, const char *what)
+static bool is_poked(is_bg_worker *w)
 {
-    is_bg_worker *w = ctx;
     bool poked;
 
     pthread_mutex_lock(&w->b->lock);
     poked = w->poked;
     pthread_mutex_unlock(&w->b->lock);
-    if (poked) return is_fail(INFERSCALE_E_CANCELLED, "something new is to be embedded or encoded first; refining goes on after it");
-    return on_facts(ctx, n, what);
+    return poked;
+}
+
+/* Refining stands back behind questions, and behind what is new. */
+static is_status on_refined(void *ctx, size_t n, const char *what)
+{
+    is_bg_worker *w = ctx;
+
+    do {
+        if (is_bg_stopping(w->b)) return ended();
+        if (is_poked(w)) return is_fail(INFERSCALE_E_CANCELLED, "something new is to be embedded or encoded first; refining goes on after it");
+    } while (!is_gate_work_wait(w->b->is->gate, false, LOOK_UP_MS));
+    return INFERSCALE_OK;
 }
 
 static is_status encode_ids(is_bg_worker *w, int stage, const is_partition *p, const int64_t *ids, size_t n, is_bg_part *part)
@@ -192,7 +204,7 @@ static is_status encode_ids(is_bg_worker *w, int stage, const is_partition *p, c
     is_status st;
 
     enc.bank = w->bank;
-    enc.background = true;
+    enc.background = stage >= IS_STAGE_REFINE ? IS_CAPTURE_IDLE : IS_CAPTURE_SOON;
     enc.on_busy = on_busy;
     enc.busy_ctx = w;
     enc.cancel = NULL;

@@ -214,8 +214,10 @@ is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, infer
     st = is_bank_partition(is->bank, scope, false, &w.p);
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK;
     if (st != INFERSCALE_OK) return st;
-    is_gate_enter(is->gate); /* the background encoder stands still: nothing is done twice */
+    is_gate_enter(is->gate);
+    is_gate_hold(is->gate); /* the background encoder stands still: nothing is done twice */
     st = encode_views(&w, policies, n_policies);
+    is_gate_release(is->gate);
     is_gate_leave(is->gate);
     return st;
 }

@@ -108,6 +108,10 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     if (o->n_parallel > IS_PARALLEL_MAX && !is_remote(o->engine))
         return is_fail(INFERSCALE_E_INVALID, "n_parallel is %u; use at most %d", o->n_parallel, IS_PARALLEL_MAX);
     is->n_ctx = o->n_ctx;
+    if (!(o->encode_lag_s >= -1e9 && o->encode_lag_s <= 1e9) || !(o->encode_share >= 0 && o->encode_share < 1) ||
+        !(o->encode_share_most >= 0 && o->encode_share_most < 1))
+        return is_fail(INFERSCALE_E_INVALID, "encode_lag_s is %g and the shares are %g to %g; use seconds, and shares of at least 0 and below 1",
+                       o->encode_lag_s, o->encode_share, o->encode_share_most);
     is->n_parallel = o->n_parallel;
     is->n_threads = o->n_threads;
     is->flash_attention = o->flash_attention;
@@ -188,7 +192,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
         st = open_parts(is, options->ram_bytes, options->start_empty != 0);
         if (st == INFERSCALE_OK) st = finish_forgetting(is);
         if (st == INFERSCALE_OK) is_room_reserve(is);
-        if (st == INFERSCALE_OK && options->background && !is->read_only) st = is_background_start(is, options->max_pending, &is->background);
+        if (st == INFERSCALE_OK && options->background && !is->read_only) st = is_background_start(is, options, &is->background);
     }
     if (st != INFERSCALE_OK) {
         inferscale_close(is);

@@ -54,7 +54,7 @@ typedef struct is_encoder {
     const is_rope *rope;
     is_recall *recall;           /* near, company, page@topic; else may be NULL */
     const uint8_t *embedder;     /* fingerprint of the vectors in the bank; NULL = there are none to go by */
-    bool background;             /* captures give way to questions; then on_busy waits until they may go on (NULL: E_BUSY) */
+    int background;              /* IS_CAPTURE_*: captures give way to questions; one that was dropped asks on_busy (NULL: E_BUSY) */
     is_status (*on_busy)(void *ctx);
     void *busy_ctx;
     const volatile int *cancel;  /* may be NULL */

@@ -96,19 +96,71 @@ bool is_engine_is_eog(is_engine *e, int32_t token)
     return e->v->is_eog(e->impl, token);
 }
 
-/* A background capture runs with the gate's flag as its cancel flag. The flag is looked at in the turn too: one that waited for
- * its turn while a question came must not begin. */
+/* ---- Captures in the background ------------------------------------------------------------------------------------------------ */
+
+typedef struct behind { is_engine *e; is_gate_work work; } behind;
+
+static void take_turn(void *ctx)
+{
+    is_turns_take(((behind *)ctx)->e->turns);
+}
+
+static void give_turn(void *ctx)
+{
+    is_turns_give(((behind *)ctx)->e->turns);
+}
+
+static void pause_capture(void *ctx)
+{
+    behind *b = ctx;
+
+    is_gate_work_pause(b->e->gate, &b->work);
+}
+
+static is_status dropped(is_capture *c, size_t n)
+{
+    for (size_t i = 0; i < n; i++) c[i].n_computed = c[i].n_injected = 0;
+    return is_fail(INFERSCALE_E_BUSY, "what this capture holds was needed; wait and encode again");
+}
+
+/* It holds the engine's turn but at its pauses. */
 static is_status capture_behind_gate(is_engine *e, is_capture *c, size_t n)
 {
-    const volatile int *asked = c[0].cancel;
+    const is_capture asked = c[0];
+    behind b = { .e = e, .work = { .shares = c[0].background == IS_CAPTURE_SOON, .tag = c[0].realm ? c[0].realm->tag : NULL,
+                                   .epoch = c[0].realm ? c[0].realm->epoch : 0, .take = take_turn, .give = give_turn } };
+    is_status st;
+
+    b.work.ctx = &b;
+    if (!is_gate_work_begin(e->gate, &b.work)) return dropped(c, n);
+    c[0].cancel = &b.work.drop;
+    c[0].pause = pause_capture;
+    c[0].pause_ctx = &b;
+    st = e->v->capture(e->impl, c, n);
+    is_gate_work_end(e->gate, &b.work);
+    c[0].cancel = asked.cancel;
+    c[0].pause = asked.pause;
+    c[0].pause_ctx = asked.pause_ctx;
+    return st == INFERSCALE_E_CANCELLED ? dropped(c, n) : st;
+}
+
+/* Its servers share their own time out. One that may only use idle time is dropped for a question: it cannot be paused from here. */
+static is_status capture_elsewhere(is_engine *e, is_capture *c, size_t n)
+{
+    const is_capture asked = c[0];
+    is_gate_work w = { .always = c[0].background == IS_CAPTURE_SOON, .tag = c[0].realm ? c[0].realm->tag : NULL,
+                       .epoch = c[0].realm ? c[0].realm->epoch : 0 };
     is_status st = INFERSCALE_E_CANCELLED;
 
-    c[0].cancel = is_gate_flag(e->gate);
-    if (is_gate_open(e->gate)) st = e->v->capture(e->impl, c, n);
-    c[0].cancel = asked;
-    if (st != INFERSCALE_E_CANCELLED) return st;
-    for (size_t i = 0; i < n; i++) c[i].n_computed = c[i].n_injected = 0;
-    return is_fail(INFERSCALE_E_BUSY, "a question came first; wait until it is answered and encode again");
+    w.shares = w.always;
+    if (!is_gate_work_begin(e->gate, &w)) return dropped(c, n);
+    c[0].cancel = w.always ? &w.drop : is_gate_flag(e->gate);
+    c[0].crowded = is_gate_flag(e->gate);
+    st = e->v->capture(e->impl, c, n);
+    is_gate_work_end(e->gate, &w);
+    c[0].cancel = asked.cancel;
+    c[0].crowded = asked.crowded;
+    return st == INFERSCALE_E_CANCELLED ? dropped(c, n) : st;
 }
 
 is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n)
@@ -116,9 +168,13 @@ is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n)
     is_status st;
 
     if (n == 0) return INFERSCALE_OK;
-    if (e->batch) is_turns_take(e->turns);
-    st = c[0].background ? capture_behind_gate(e, c, n) : e->v->capture(e->impl, c, n);
-    if (e->batch) is_turns_give(e->turns);
+    if (c[0].background) return e->batch ? capture_behind_gate(e, c, n) : capture_elsewhere(e, c, n);
+    if (!e->batch) return e->v->capture(e->impl, c, n);
+    is_gate_hold(e->gate); /* one that is paused has begun to use what this one needs */
+    is_turns_take(e->turns);
+    st = e->v->capture(e->impl, c, n);
+    is_turns_give(e->turns);
+    is_gate_release(e->gate);
     return st;
 }
 
@@ -246,6 +302,7 @@ void is_engine_stats(is_engine *e, is_run *run, is_run_stats *out)
 is_status is_engine_revoke(is_engine *e, const is_realm *realm, uint32_t wait_ms, size_t *n_pending)
 {
     *n_pending = 0;
+    if (e) is_gate_drop_of(e->gate, realm->tag, realm->epoch, wait_ms);
     return e && e->v->revoke ? e->v->revoke(e->impl, realm, wait_ms, n_pending) : INFERSCALE_OK;
 }
 

@@ -100,6 +100,8 @@ typedef struct is_chat_format {
  * computed, so the span sees THOSE rows (rounded to their codec, then to the engine's cache), whatever context they were encoded
  * in. The engine checks that they are its own model's and that their tokens, one segment after another, are the end of `context`:
  * E_INVALID. Injected rows live for this call only; they never serve another capture. */
+enum { IS_CAPTURE_NOW = 0, IS_CAPTURE_SOON = 1 /* with a share under load */, IS_CAPTURE_IDLE = 2 /* only when no question is open */ };
+
 typedef struct is_capture {
     const int32_t *context;  /* [n_context], the stored part included; may be empty */
     uint32_t n_context;
@@ -108,13 +110,19 @@ typedef struct is_capture {
     uint32_t pos0;
     is_segment *const *stored; /* [n_stored] the end of the context, in order; borrowed */
     uint32_t n_stored;
-    bool background;         /* gives way to questions: E_BUSY (see is_engine_question_begin); cancel is not looked at then */
+    int background;          /* IS_CAPTURE_*: gives way to questions (see is_engine_question_begin); the host sets cancel then */
     float **rows;            /* out: rows[plane] = [n_span][n_heads][head_dim], caller-allocated for all planes of the geometry */
     uint32_t n_computed;     /* out: tokens really run for this span (kept, shared and injected ones are not) */
     uint32_t n_injected;     /* out: tokens of the stored part */
     const volatile int *cancel; /* may be NULL */
     const is_realm *realm;   /* whose; NULL = nobody's */
     uint32_t n_common;       /* so many first tokens of the context are the same for everybody */
+    /* The host's; NULL = none. Engines that compute here call it on the capture's thread between two parts of the computation, every few
+     * milliseconds, while no thread of theirs computes: it may wait for long. Meanwhile all but another capture may be called. After
+     * it, cancel is looked at. */
+    void (*pause)(void *ctx);
+    void *pause_ctx;
+    const volatile int *crowded; /* remote engines: while this is not 0 questions are open: one span at a time. NULL = none are */
 } is_capture;
 
 /* ---- Running a plan ------------------------------------------------------------------------------------------------------ */
@@ -369,9 +377,11 @@ is_status is_engine_segment(is_engine *e, is_vault *v, const uint8_t name[IS_HAS
  * (background only), E_UNSUPPORTED, E_ENGINE, E_NOMEM. */
 is_status is_engine_capture_many(is_engine *e, is_capture *c, size_t n);
 /* Questions first. Everything from a question's start to its last token stands between begin and end (several may be open). A
- * background capture does not start meanwhile, and one that runs ends within milliseconds: E_BUSY, nothing kept; its caller waits
- * and tries again. Captures that a person asked for are not touched. question_wait: until none is open, or timeout_ms have passed
- * (< 0: for ever), or the gate is shut; true if none is open. */
+ * background capture waits meanwhile, before it begins and between two parts of its computation, and goes on where it stood; one
+ * that is IS_CAPTURE_SOON goes on in slices, if what waits has waited too long (base/gate.h). It is dropped, E_BUSY with nothing kept,
+ * for a capture that a person asks for, for who revokes its memory, and when the handle is closed. On remote engines it does not wait for
+ * questions, but IS_CAPTURE_IDLE is dropped for one. Captures that a person asked for are not touched. question_wait: until none is
+ * open, or timeout_ms have passed (< 0: for ever), or the gate is shut; true if none is open. */
 void is_engine_question_begin(is_engine *e);
 void is_engine_question_end(is_engine *e);
 bool is_engine_question_wait(is_engine *e, int64_t timeout_ms);
@@ -387,7 +397,8 @@ const float *is_engine_logits(is_engine *e, is_run *run);
 is_status is_engine_likely(is_engine *e, is_run *run, int32_t token, uint32_t n, is_likely *out, uint32_t *n_out);
 uint32_t is_engine_run_tokens(is_engine *e, is_run *run);
 void is_engine_stats(is_engine *e, is_run *run, is_run_stats *out); /* of the last start or extend, as it is known now */
-/* See the vtable's revoke. OK where the engine has none. */
+/* Drops background captures of this tag and waits until they have ended, at most wait_ms; then the vtable's revoke. OK where the engine
+ * has none. */
 is_status is_engine_revoke(is_engine *e, const is_realm *realm, uint32_t wait_ms, size_t *n_pending);
 /* See the vtable's upstreams; 0 where the engine has none. */
 size_t is_engine_upstreams(is_engine *e, is_upstream *out, size_t most);

@@ -48,6 +48,7 @@ inferscale_options bg_options(const char *model)
     o.policy = "facts:2";
     o.refine = "none";
     o.background = 1;
+    o.encode_lag_s = -1; /* no share: what holds the gate holds the encoder, however slow the machine */
     return o;
 }
 

@@ -52,19 +52,58 @@ static bool take_rows(is_tap *tap, const struct ggml_tensor *t, uint32_t layer, 
     return true;
 }
 
+/* ---- Pauses ---------------------------------------------------------------------------------------------------------------- */
+
+/* A graph is computed in pieces, up to each node that is_tap_eval asks for; between two of them no thread of the pool is at work, so a
+ * step of the serving context may be. (In ggml's abort callback, which comes after every node, the pool's other threads stand in a
+ * barrier and burn their cores.) Pieces of about PIECE_MS cost no more than the pieces that end at the rows. */
+enum { PIECE_MS = 3 };
+
+/* The multiplications that a node stands for: nearly all of the time goes there. */
+static double work_of(const struct ggml_tensor *t)
+{
+    if (t->op != GGML_OP_MUL_MAT && t->op != GGML_OP_MUL_MAT_ID && t->op != GGML_OP_FLASH_ATTN_EXT) return 0;
+    return (double)ggml_nelements(t) * (double)(t->op == GGML_OP_FLASH_ATTN_EXT ? t->src[1]->ne[1] : t->src[0]->ne[0]);
+}
+
+static bool is_pause_due(is_tap *tap, const struct ggml_tensor *t)
+{
+    if (!tap->engine->pause) return false;
+    tap->work += work_of(t);
+    return tap->work > 0 && tap->work >= PIECE_MS * tap->work_per_ms;
+}
+
+static void pause_here(is_tap *tap)
+{
+    is_llama *e = tap->engine;
+    const double ms = is_now_ms() - tap->paused_ms, of_late = tap->work_per_ms > 0 ? 0.75 : 0;
+
+    if (!e->pause) return;
+    if (ms > 0 && tap->work > 0) tap->work_per_ms = of_late * tap->work_per_ms + (1 - of_late) * tap->work / ms;
+    tap->work = 0;
+    e->pause(e->pause_ctx); /* once it was dropped, libllama's abort callback sees that behind the next node */
+    tap->paused_ms = is_now_ms();
+}
+
+static bool tap_capture(is_tap *tap, struct ggml_tensor *t, bool ask)
+{
+    uint32_t layer;
+    bool is_v, rows = tap->wanted && is_cache_node(t, &layer, &is_v); /* only decodes that touch a span have rows */
+
+    if (ask) return is_pause_due(tap, t) || rows;
+    if (rows && !take_rows(tap, t, layer, is_v)) tap->failed = true;
+    else pause_here(tap);
+    return !tap->failed; /* false stops the computation */
+}
+
 bool is_tap_eval(struct ggml_tensor *t, bool ask, void *user)
 {
     is_tap *tap = user;
-    uint32_t layer;
-    bool is_v;
 
     if (tap->mode == 0) return !ask;
     if (tap->mode == 1) return ask ? is_tap_probe(tap, t) : true;
     if (tap->mode == 3) return ask ? is_cells_find(tap, t) : true;
-    if (!is_cache_node(t, &layer, &is_v)) return !ask;
-    if (ask) return tap->wanted; /* only decodes that touch a span */
-    if (!take_rows(tap, t, layer, is_v)) tap->failed = true;
-    return !tap->failed; /* false stops the computation */
+    return tap_capture(tap, t, ask);
 }
 
 /* ---- Tokens into the engine ----------------------------------------------------------------------------------------------- */
@@ -97,6 +136,8 @@ static is_status decode(is_llama *e, is_mixed *b)
 
     tap->n = b->n;
     tap->n_planes_seen = 0;
+    tap->work = 0;
+    tap->paused_ms = is_now_ms();
     IS_TRY(is_llama_decode_mixed(e, e->capture, b->token, b->pos, b->seq, NULL, b->n));
     if (tap->failed || (tap->wanted && tap->n_planes_seen != e->geometry->n_planes))
         return is_fail(INFERSCALE_E_ENGINE, "the engine's graph gave rows of %u planes, not %u; run 'inferscale doctor'",
@@ -328,6 +369,8 @@ is_status is_llama_capture(void *impl, is_capture *c, size_t n)
     e->tap->mode = 2;
     e->tap->failed = false;
     e->cancel = c->cancel;
+    e->pause = c->pause;
+    e->pause_ctx = c->pause_ctx;
     st = run_capture(e, c, n, false);
     if (st == INFERSCALE_E_CONTEXT) { /* everything fits by count: cells lie in pieces. Once more, from an empty cache */
         is_log(IS_LOG_INFO, "the capture cache has no room in one piece (%s); it is emptied", is_error());
@@ -335,6 +378,7 @@ is_status is_llama_capture(void *impl, is_capture *c, size_t n)
         st = run_capture(e, c, n, true);
     }
     e->cancel = NULL;
+    e->pause = NULL;
     e->tap->mode = 0;
     if (st != INFERSCALE_OK) {
         tidy_up(e, st);

@@ -82,19 +82,22 @@ is_status is_llama_decode(is_llama *e, struct llama_context *ctx, int seq, const
 is_status is_llama_decode_mixed(is_llama *e, struct llama_context *ctx, const int32_t *tokens, const int32_t *pos,
                                 llama_seq_id *seq, int8_t *out, uint32_t n)
 {
+    const bool capture = ctx == e->capture;
+    llama_seq_id **ids = capture ? e->c_seq : e->b_seq;
+    int8_t *none = capture ? e->c_out : e->b_out;
     struct llama_batch b = { .n_tokens = (int32_t)n, .token = (llama_token *)tokens, .pos = (llama_pos *)pos,
-                             .n_seq_id = e->b_nseq, .seq_id = e->b_seq, .logits = out ? out : e->b_out };
+                             .n_seq_id = e->b_nseq, .seq_id = ids, .logits = out ? out : none };
     int32_t rc;
 
     if (is_llama_abort(e)) return decode_failed(2);
     is_llama_clear_error();
     is_threads_fit(ctx, e->fit_threads);
     for (uint32_t i = 0; i < n; i++) {
-        e->b_seq[i] = &seq[i];
-        if (!out) e->b_out[i] = 0;
+        ids[i] = &seq[i];
+        if (!out) none[i] = 0;
     }
     rc = decode(e, ctx, b);
-    for (uint32_t i = 0; i < n; i++) e->b_seq[i] = &e->b_id;
+    for (uint32_t i = 0; i < n; i++) ids[i] = &e->b_id;
     return rc == 0 ? INFERSCALE_OK : decode_failed(rc);
 }
 

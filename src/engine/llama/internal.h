@@ -159,6 +159,8 @@ typedef struct is_llama {
 
     const volatile int *load_off;          /* calls opening off; NULL = none, or it is open */
     const volatile int *cancel;            /* of the capture in progress; NULL = none */
+    void (*pause)(void *ctx);              /* likewise */
+    void *pause_ctx;
     const is_lane *lanes;                  /* of the step in progress */
     size_t n_lanes;
 
@@ -167,6 +169,10 @@ typedef struct is_llama {
     llama_seq_id **b_seq, *b_ids;
     llama_seq_id b_id;
     int8_t *b_out;
+
+    /* the same for a capture's: a step may come between two of its nodes */
+    llama_seq_id *c_seq[UBATCH];
+    int8_t c_out[UBATCH];
 
     /* capture: the tokens that sequence 0 of the capture context holds, all computed, and where rows go */
     int32_t *held;                         /* [n_ctx] tokens */
@@ -268,6 +274,8 @@ typedef struct is_tap {
     int *plane_of;           /* [layers * 2] plane index or -1 */
     uint32_t n_layers;
     bool failed;
+    /* pauses of a capture: the work since the last one, when that was, and how much is done in a millisecond */
+    double work, work_per_ms, paused_ms;
 } is_tap;
 bool is_tap_eval(struct ggml_tensor *t, bool ask, void *tap);
 /* "cache_k_l7" -> layer 7, is_v 0; false for any other node. */

@@ -96,6 +96,7 @@ is_status mock_call(mock_opts *opt, int call);
 /* Waits as a decode would; E_CANCELLED as soon as *cancel is set. */
 is_status mock_decode_time(const mock_opts *opt, uint32_t n_tokens, uint32_t batch, const volatile int *cancel);
 is_status mock_embed_time(const mock_opts *opt, const volatile int *cancel, const volatile int *stop);
+is_status mock_capture_time(const mock_opts *opt, uint32_t n_tokens, const is_capture *c);
 is_status mock_inject_time(const mock_opts *opt, const volatile int *cancel, const volatile int *stop);
 is_status mock_load_time(const mock_opts *o, const volatile int *cancel);
 is_status mock_step_time(const mock_opts *opt, const is_lane *lanes, size_t n); /* E_CANCELLED as soon as all are */

@@ -147,7 +147,7 @@ is_status mock_capture_here(mock *m, is_capture *c, size_t n)
     shared = common_prefix(c, n);
     kept = prefix_kept(m, c, shared);
     for (size_t i = 0; i < n; i++) sum += n_own(&c[i]) + c[i].n_span - (i ? shared : kept);
-    IS_TRY(mock_decode_time(&m->opt, sum < UINT32_MAX ? (uint32_t)sum : UINT32_MAX, MOCK_BATCH, c->cancel));
+    IS_TRY(mock_capture_time(&m->opt, sum < UINT32_MAX - MOCK_BATCH ? (uint32_t)sum : UINT32_MAX - MOCK_BATCH, c));
     for (size_t i = 0; i < n; i++) IS_TRY(run_span(m, &c[i]));
     IS_TRY(keep_captured(m, c, n == 1 && !c->n_stored ? c->n_context + c->n_span : shared));
     for (size_t i = 0; i < n; i++) c[i].n_computed = n_own(&c[i]) + c[i].n_span - (i ? shared : kept);

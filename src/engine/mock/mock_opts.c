@@ -128,9 +128,17 @@ static is_status wait_ms(double ms_to_wait, const volatile int *cancel, const vo
     return INFERSCALE_OK;
 }
 
-is_status mock_decode_time(const mock_opts *o, uint32_t n_tokens, uint32_t batch, const volatile int *cancel)
+/* Between two milliseconds the capture may be paused; while it is, it does not get on. */
+is_status mock_capture_time(const mock_opts *o, uint32_t n_tokens, const is_capture *c)
 {
-    return wait_ms((double)o->slow_ms * (batch ? (n_tokens + batch - 1) / batch : 1), cancel, NULL, NULL, 0);
+    const uint32_t n = (n_tokens + MOCK_BATCH - 1) / MOCK_BATCH * (o->slow_ms ? o->slow_ms : 1);
+    const struct timespec ms = { 0, 1000000 };
+
+    for (uint32_t i = 0; i < n && !is_set(c->cancel); i++) {
+        if (c->pause) c->pause(c->pause_ctx);
+        if (o->slow_ms && !is_set(c->cancel)) nanosleep(&ms, NULL);
+    }
+    return is_set(c->cancel) ? is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on") : INFERSCALE_OK;
 }
 
 is_status mock_embed_time(const mock_opts *o, const volatile int *cancel, const volatile int *stop)

@@ -241,6 +241,12 @@ static is_status await_rows(vllm *e, job *j)
 
 /* ---- All of them ------------------------------------------------------------------------------------------------------------------ */
 
+/* While questions are open: one, which vLLM schedules beside them piece by piece, as it does every prompt. */
+static size_t most_at_once(const is_capture *c)
+{
+    return c->crowded && __atomic_load_n(c->crowded, __ATOMIC_ACQUIRE) ? 1 : VLLM_CAPTURES;
+}
+
 static is_status run_jobs(vllm *e, vllm_line *l, job *jobs, size_t n, vllm_flags flags)
 {
     for (;;) {
@@ -254,7 +260,7 @@ static is_status run_jobs(vllm *e, vllm_line *l, job *jobs, size_t n, vllm_flags
             left += !jobs[i].done;
         }
         if (!left) return INFERSCALE_OK;
-        for (size_t i = 0; i < n && under_way < VLLM_CAPTURES; i++) {
+        for (size_t i = 0; i < n && under_way < most_at_once(jobs[0].c); i++) {
             if (jobs[i].call || jobs[i].n_coming || jobs[i].done) continue;
             IS_TRY(send_job(e, l, &jobs[i]));
             under_way++;
