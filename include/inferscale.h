@@ -166,6 +166,12 @@ typedef struct inferscale_options {
     /* Background, while questions are open: from a lag of the first stage of encode_lag_s seconds on (0 = 5; < 0 = never) it gets a share of
      * the engine's time: encode_share at that lag (0 = 0.10), growing in proportion to the lag to encode_share_most (0 = 0.50; below 1) */
     double encode_lag_s, encode_share, encode_share_most;
+    /* A question first embeds what its owner has told and has no vector yet: for so many milliseconds at most (0 = 50, -1 = never), and
+     * so many texts (0 = 256, which is the most). What is left is named: INFERSCALE_FALLBACK_NOT_EMBEDDED. */
+    int question_embed_ms;
+    uint32_t question_embed_texts;
+    uint32_t embedder_wait_ms; /* HTTP embedders: how long a question waits for an answer's first byte before the search goes on by
+                                  words; 0 = 5,000. What is embedded in the background waits a minute */
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }

@@ -142,6 +142,7 @@ static is_status embed(is_bg_worker *w, const is_partition *p, const inferscale_
     for (size_t i = 0; i < items->n && st == INFERSCALE_OK; i++)
         if (!(texts[i] = is_dense_text(&items->items[i]))) st = is_fail(INFERSCALE_E_NOMEM, "out of memory for a text");
     if (st == INFERSCALE_OK) st = is_embedder_embed_background(b->is->embedder, (const char *const *)texts, items->n, vecs, &b->stop);
+    if (st == INFERSCALE_OK && items->n) is_handle_embedder_well(b->is);
     if (st == INFERSCALE_OK && items->n) st = is_vectors_store(w->bank, p, b->is->embedder, items, vecs);
     for (size_t i = 0; i < items->n; i++) is_free(texts[i]);
     is_free(vecs);

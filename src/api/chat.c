@@ -61,10 +61,10 @@ is_status inferscale_chat_open(inferscale *is, const inferscale_scope *scope, in
         inferscale_chat_close(c);
         return st;
     }
-    pthread_mutex_lock(&is->lock);
+    pthread_mutex_lock(&is->chats_lock);
     c->next = is->chats;
     is->chats = c;
-    pthread_mutex_unlock(&is->lock);
+    pthread_mutex_unlock(&is->chats_lock);
     *out = c;
     return INFERSCALE_OK;
 }
@@ -73,10 +73,10 @@ static void leave_handle(inferscale_chat *c)
 {
     inferscale_chat **p;
 
-    pthread_mutex_lock(&c->is->lock);
+    pthread_mutex_lock(&c->is->chats_lock);
     for (p = &c->is->chats; *p && *p != c; p = &(*p)->next) continue;
     if (*p) *p = c->next;
-    pthread_mutex_unlock(&c->is->lock);
+    pthread_mutex_unlock(&c->is->chats_lock);
 }
 
 static void end_run(inferscale_chat *c)
@@ -137,7 +137,7 @@ size_t is_handle_drop_chats(inferscale *is, const is_partition *p)
 {
     size_t n = 0;
 
-    pthread_mutex_lock(&is->lock);
+    pthread_mutex_lock(&is->chats_lock);
     for (inferscale_chat *c = is->chats; c; c = c->next) {
         if (pthread_mutex_trylock(&c->busy) != 0) {
             n += !__atomic_load_n(&c->settled, __ATOMIC_ACQUIRE);
@@ -146,7 +146,7 @@ size_t is_handle_drop_chats(inferscale *is, const is_partition *p)
         if (check_placed(c, p) != INFERSCALE_OK) lose_run(c);
         pthread_mutex_unlock(&c->busy);
     }
-    pthread_mutex_unlock(&is->lock);
+    pthread_mutex_unlock(&is->chats_lock);
     return n;
 }
 

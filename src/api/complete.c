@@ -95,6 +95,7 @@ static size_t endings(is_engine *e, is_bias *out)
     return n;
 }
 
+/* After the engine is loaded: it knows the endings. */
 static is_status take_options(completing *c, const inferscale_complete_options *o)
 {
     is_engine *e = c->a.is->engine;
@@ -540,11 +541,12 @@ static is_status try_once(completing *c, const char *prompt)
     return st;
 }
 
-static is_status complete(completing *c, const char *prompt)
+static is_status complete(completing *c, const inferscale_complete_options *o, const char *prompt)
 {
     is_status st = INFERSCALE_E_STALE;
 
     IS_TRY(is_handle_engine(c->a.is));
+    IS_TRY(take_options(c, o));
     IS_TRY(read_header(c));
     c->a.answer->header = header_name(c);
     for (int i = 0; i < TRIES && st == INFERSCALE_E_STALE; i++) st = try_once(c, prompt);
@@ -569,8 +571,7 @@ is_status inferscale_complete(inferscale *is, const inferscale_scope *scope, con
     if (n_messages == 0) prompt = o->prompt;
     st = prompt ? INFERSCALE_OK : is_history_read(messages, n_messages, &c.h);
     if (st == INFERSCALE_OK) st = is_asking_begin(&c.a, is, prompt ? NULL : scope, prompt ? prompt : c.h.question, &o->ask);
-    if (st == INFERSCALE_OK) st = take_options(&c, o);
-    if (st == INFERSCALE_OK) st = complete(&c, prompt);
+    if (st == INFERSCALE_OK) st = complete(&c, o, prompt);
     if (st == INFERSCALE_OK) st = is_asking_finish(&c.a, out);
     is_asking_free(&c.a);
     for (size_t i = 0; c.said && i < 2 * c.h.n_turns + 1; i++) is_tokens_free(&c.said[i]);

@@ -23,14 +23,8 @@ static void say_words_only(const inferscale *is, char why[256])
 static float *embed_query(inferscale *is, const char *query, char why[256])
 {
     float *vec = NULL;
-    is_status st = is_handle_embedder(is);
 
-    if (st == INFERSCALE_OK) {
-        vec = is_malloc(is_embedder_dim(is->embedder) * sizeof(float));
-        st = vec ? is_embedder_embed(is->embedder, &query, 1, vec) : is_fail(INFERSCALE_E_NOMEM, "out of memory");
-    }
-    if (st == INFERSCALE_OK) return vec;
-    is_free(vec);
+    if (is_handle_question_vectors(is, &query, 1, NULL, &vec) == INFERSCALE_OK) return vec;
     say_words_only(is, why);
     return NULL;
 }

@@ -52,6 +52,11 @@ char *is_default_home(void)
     return is_buf_take(&b);
 }
 
+bool is_handle_is_remote(const inferscale *is)
+{
+    return is->engine_name && strcmp(is->engine_name, "vllm") == 0;
+}
+
 static bool is_remote(const char *engine)
 {
     return engine && strcmp(engine, "vllm") == 0;
@@ -114,6 +119,7 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
                        o->encode_lag_s, o->encode_share, o->encode_share_most);
     is->n_parallel = o->n_parallel;
     is->n_threads = o->n_threads;
+    is->embedder_wait_ms = o->embedder_wait_ms;
     is->flash_attention = o->flash_attention;
     is->read_only = o->read_only != 0;
     if (o->start_empty && is->read_only)
@@ -179,7 +185,11 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     *out = NULL;
     is = is_calloc(1, sizeof *is);
     if (!is) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
-    pthread_mutex_init(&is->lock, NULL);
+    is_loader_init(&is->engine_loader);
+    is_loader_init(&is->embedder_slot.loader);
+    pthread_mutex_init(&is->embedder_slot.lock, NULL);
+    pthread_mutex_init(&is->watch_lock, NULL);
+    pthread_mutex_init(&is->chats_lock, NULL);
     pthread_mutex_init(&is->holds_lock, NULL);
     pthread_rwlock_init(&is->listener_lock, NULL);
     st = is_gate_new(&is->gate);
@@ -205,6 +215,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
 void inferscale_close(inferscale *is)
 {
     if (!is) return;
+    inferscale_stop_loading(is); /* the background encoder may be at it */
     is_background_stop(is->background);
     is_catch_up_free(is->catch_up);
     is_handle_end_chats(is);
@@ -215,13 +226,17 @@ void inferscale_close(inferscale *is)
     if (is->engine) is_engine_close(is->engine);
     if (is->recall) is_recall_free(is->recall);
     if (is->vault) is_vault_close(is->vault);
-    is_bank_close(is->watch);
+    if (is->watch != is->bank) is_bank_close(is->watch);
     if (is->bank) is_bank_close(is->bank);
     is_gate_free(is->gate);
     is_damage_free(is->damage);
     pthread_rwlock_destroy(&is->listener_lock);
     pthread_mutex_destroy(&is->holds_lock);
-    pthread_mutex_destroy(&is->lock);
+    pthread_mutex_destroy(&is->chats_lock);
+    pthread_mutex_destroy(&is->watch_lock);
+    pthread_mutex_destroy(&is->embedder_slot.lock);
+    is_loader_destroy(&is->embedder_slot.loader);
+    is_loader_destroy(&is->engine_loader);
     is_free(is->notice);
     is_free(is->home);
     is_free(is->model);
@@ -235,134 +250,7 @@ void inferscale_close(inferscale *is)
     is_free(is);
 }
 
-/* ---- Loading ------------------------------------------------------------------------------------------------------------- */
-
-bool is_handle_is_remote(const inferscale *is)
-{
-    return is_remote(is->engine_name);
-}
-
-/* The mock engine has no files; every other engine's model is looked up. */
-static is_status model_path(const inferscale *is, const char *name, const char *fallback, char **path)
-{
-    if (strcmp(is->engine_name, "mock") != 0) return is_model_find(name, fallback, path);
-    *path = is_strdup(name ? name : "mock");
-    return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
-}
-
-/* A file, or where the servers are. */
-static is_status engine_model(const inferscale *is, char **path)
-{
-    *path = NULL;
-    if (!is_handle_is_remote(is)) return model_path(is, is->model, IS_DEFAULT_MODEL, path);
-    if (!is->upstream)
-        return is_fail(INFERSCALE_E_INVALID, "engine %s computes on servers of its own; say where they are with --upstream URL[,URL] or "
-                       "INFERSCALE_UPSTREAM", is->engine_name);
-    *path = is_strdup(is->upstream);
-    return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
-}
-
-/* Embedders that run here come with the engine; one that computes elsewhere leaves them to the default one. */
-static const char *embedder_plugin(const inferscale *is)
-{
-    return is_handle_is_remote(is) ? "llama" : is->engine_name;
-}
-
-/* Measurements and file fingerprints are kept beside the models, not in the store: they are the machine's. */
-static is_status load_engine(inferscale *is, uint32_t open_ms)
-{
-    is_engine_opts opts = { .n_ctx = is->n_ctx, .n_threads = is->n_threads, .flash_attention = is->flash_attention, .gate = is->gate,
-                            .n_parallel = is->n_parallel, .cancel = &is->load_off, .home = is->home, .key = is->upstream_key,
-                            .open_ms = open_ms };
-    is_profile *profile = NULL;
-    const is_fs *fs = is_fs_posix();
-    char *path = NULL, *cache = is_cache_folder("tuning");
-    is_status st = engine_model(is, &path);
-
-    if (cache && fs->mkdirs(fs, cache) == INFERSCALE_OK) opts.cache_dir = cache;
-    opts.model_path = path;
-    if (st == INFERSCALE_OK) st = is_engine_open(is->plugin_dir, is->engine_name, &opts, &is->engine);
-    if (st == INFERSCALE_OK && !is->has_codec) is->codec = is_engine_describe(is->engine)->exact_codec;
-    if (st == INFERSCALE_OK) st = is_profile_new(is->engine, is->system, is->codec, &profile);
-    if (st == INFERSCALE_OK && is_engine_geometry(is->engine))
-        st = is_rope_new(is_engine_geometry(is->engine), is_engine_describe(is->engine)->n_ctx, &is->rope);
-    if (st == INFERSCALE_OK) {
-        if (is_engine_describe(is->engine)->remote) is_vault_keep_no_rows(is->vault);
-        __atomic_store_n(&is->profile, profile, __ATOMIC_RELEASE);
-    } else {
-        is_profile_free(profile);
-        if (is->engine) is_engine_close(is->engine);
-        is->engine = NULL;
-    }
-    is_free(path);
-    is_free(cache);
-    return st;
-}
-
-void inferscale_stop_loading(inferscale *is)
-{
-    if (is) __atomic_store_n(&is->load_off, 1, __ATOMIC_RELEASE);
-}
-
-static is_status may_load(const inferscale *is)
-{
-    if (!__atomic_load_n(&is->load_off, __ATOMIC_ACQUIRE)) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_CANCELLED, "loading was called off; open the store again to load a model");
-}
-
-is_status is_handle_engine_within(inferscale *is, uint32_t ms)
-{
-    is_status st = INFERSCALE_OK;
-
-    pthread_mutex_lock(&is->lock);
-    if (!is->engine) st = may_load(is);
-    if (st == INFERSCALE_OK && !is->engine) st = load_engine(is, ms);
-    pthread_mutex_unlock(&is->lock);
-    return st;
-}
-
-is_status is_handle_engine(inferscale *is)
-{
-    return is_handle_engine_within(is, 0);
-}
-
-is_status is_handle_embedder(inferscale *is)
-{
-    const char *spec = is->embedder_spec;
-    bool remote = spec && (strncmp(spec, "http://", 7) == 0 || strncmp(spec, "https://", 8) == 0);
-    char *path = NULL;
-    is_status st = INFERSCALE_OK;
-
-    is_embedder *e = NULL;
-
-    pthread_mutex_lock(&is->lock);
-    if (!is->embedder) st = may_load(is);
-    if (st == INFERSCALE_OK && !is->embedder && remote)
-        st = is_embedder_open(is->plugin_dir, embedder_plugin(is), spec, is->embedder_key, is->n_threads, &e);
-    else if (st == INFERSCALE_OK && !is->embedder) {
-        st = model_path(is, spec, IS_DEFAULT_EMBEDDER, &path);
-        if (st == INFERSCALE_OK) st = is_embedder_open(is->plugin_dir, embedder_plugin(is), path, NULL, is->n_threads, &e);
-        is_free(path);
-    }
-    if (e) __atomic_store_n(&is->embedder, e, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&is->lock);
-    return st;
-}
-
-const is_profile *is_handle_profile(inferscale *is)
-{
-    return __atomic_load_n(&is->profile, __ATOMIC_ACQUIRE);
-}
-
-is_engine *is_handle_engine_if_loaded(inferscale *is)
-{
-    return is_handle_profile(is) ? is->engine : NULL;
-}
-
-is_embedder *is_handle_embedder_if_loaded(inferscale *is)
-{
-    return __atomic_load_n(&is->embedder, __ATOMIC_ACQUIRE);
-}
+/* ---- What others ask of the handle ---------------------------------------------------------------------------------------- */
 
 is_encoder is_handle_encoder(inferscale *is)
 {

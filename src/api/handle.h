@@ -4,9 +4,22 @@
 
 #include <pthread.h>
 
+#include "api/loader.h"
 #include "embed/embed.h"
 #include "encode/encode.h"
 #include "recall/recall.h"
+
+/* The embedder's loader, and how it has been of late: one elsewhere that fails is left alone for a while. */
+typedef struct is_embedder_slot {
+    is_loader loader;
+    pthread_mutex_t lock;    /* of what follows */
+    double retry_ms;         /* questions do not ask it before (is_now_ms); 0 = it is well */
+    uint32_t delay_ms;
+    bool trying;             /* a question asks it again, for all others */
+    is_status status;        /* of the last failure, with its sentence */
+    char why[256];
+    uint64_t n_failed, n_spared; /* questions that failed; that did not ask because another had failed just before */
+} is_embedder_slot;
 
 struct inferscale {
     /* set by open, then constant */
@@ -24,19 +37,23 @@ struct inferscale {
     is_bank *bank;
     is_vault *vault;
     is_recall *recall;
+    uint32_t embedder_wait_ms; /* 0 = the default */
     volatile int load_off;   /* nothing is loaded any more, what loads ends; atomic */
-    /* loaded once, under lock */
-    pthread_mutex_t lock;
+    /* Loaded once, each by its own loader (load.c), and read without a lock by those whom the loader gave OK; others read profile and
+     * embedder atomically, which are published last. */
+    is_loader engine_loader;
     is_engine *engine;
-    is_embedder *embedder;
     is_profile *profile;
     is_rope *rope;           /* NULL if the model cannot be injected */
-    inferscale_chat *chats;  /* those that are open, a list; under lock */
+    is_embedder_slot embedder_slot;
+    is_embedder *embedder;
+    pthread_mutex_t chats_lock; /* of the list of those that are open */
+    inferscale_chat *chats;
     struct is_talks *talks;  /* conversations that may go on (talks.h) */
     pthread_mutex_t holds_lock;
     struct is_hold *holds;   /* questions under way (hold.h), a list; under holds_lock */
-    is_bank *watch;          /* reads epochs between tokens; opened at the first question, under lock */
-    bool no_watch;           /* it could not be */
+    pthread_mutex_t watch_lock; /* held to publish it only */
+    is_bank *watch;          /* reads epochs between tokens; opened at the first question, then constant; bank = it could not be. Atomic */
     pthread_rwlock_t listener_lock;
     const struct is_listener *listener; /* of answers (listen.h); under listener_lock */
     is_gate *gate;           /* entered by every question; engine and embedder know it */
@@ -52,7 +69,15 @@ void is_handle_end_chats(inferscale *is);
 /* Each loads what is missing; threads wait for the first. */
 is_status is_handle_engine(inferscale *is);
 is_status is_handle_engine_within(inferscale *is, uint32_t ms); /* servers elsewhere that are not up are not waited for longer */
-is_status is_handle_embedder(inferscale *is);
+is_status is_handle_embedder(inferscale *is);            /* patiently: for work that is not a question's */
+/* A question's vectors of texts[n], out = a new [n][dim] (is_free): the embedder is loaded if need be, and asked no longer than its limit.
+ * One elsewhere that has failed is not asked again for a while (1 s, doubling to 60 s, then one question tries): E_ENGINE at once. *cancel
+ * (NULL = none) ends the waiting. */
+is_status is_handle_question_vectors(inferscale *is, const char *const *texts, size_t n, const volatile int *cancel, float **out);
+/* Does it answer questions, as far as is known? *n_failed: questions that it failed; *n_spared: that did not ask it after that. */
+bool is_handle_embedder_state(inferscale *is, uint64_t *n_failed, uint64_t *n_spared);
+/* The embedder has answered somebody else: questions may ask it again. */
+void is_handle_embedder_well(inferscale *is);
 /* Does the engine compute elsewhere? Known without loading it, but for the mock's. */
 bool is_handle_is_remote(const inferscale *is);
 /* What is loaded already, by whatever thread; NULL = nothing is. Loading publishes them last, so what they need is there too. */

@@ -12,22 +12,36 @@
 #include "base/mem.h"
 #include "base/time.h"
 
-/* Epochs are read on a connection of their own: the bank's first one may be writing, and a token must not wait for the disk. */
+/* A connection that follows the bank's first one; NULL and a sentence if there can be none. */
+static is_bank *open_watch(const inferscale *is)
+{
+    is_bank *w = NULL;
+
+    if (is_bank_open(is_bank_path(is->bank), true, &w) != INFERSCALE_OK) return NULL;
+    if (!is_bank_frozen(w) || is_bank_frozen(is->bank)) return w;
+    is_bank_close(w); /* it would show one epoch for ever */
+    is_fail(INFERSCALE_E_IO, "a second connection to the bank cannot follow the first; check the disk");
+    return NULL;
+}
+
+/* Epochs are read on a connection of their own: the bank's first one may be writing, and a token must not wait for the disk. Two
+ * first questions may both open one, without a lock; one is kept. */
 static is_bank *watch_of(inferscale *is)
 {
-    pthread_mutex_lock(&is->lock);
-    if (!is->watch && !is->no_watch && is_bank_open(is_bank_path(is->bank), true, &is->watch) == INFERSCALE_OK &&
-        is_bank_frozen(is->watch) && !is_bank_frozen(is->bank)) {
-        is_bank_close(is->watch); /* it would show one epoch for ever */
-        is->watch = NULL;
-        is_fail(INFERSCALE_E_IO, "a second connection to the bank cannot follow the first; check the disk");
+    is_bank *watch = __atomic_load_n(&is->watch, __ATOMIC_ACQUIRE), *mine;
+
+    if (watch) return watch;
+    mine = open_watch(is);
+    pthread_mutex_lock(&is->watch_lock);
+    watch = is->watch;
+    if (!watch) {
+        if (!mine) is_log(IS_LOG_WARN, "questions read the epoch where others write: %s", is_error());
+        watch = mine ? mine : is->bank;
+        __atomic_store_n(&is->watch, watch, __ATOMIC_RELEASE);
     }
-    if (!is->watch && !is->no_watch) {
-        is_log(IS_LOG_WARN, "questions read the epoch where others write: %s", is_error());
-        is->no_watch = true;
-    }
-    pthread_mutex_unlock(&is->lock);
-    return is->watch ? is->watch : is->bank;
+    pthread_mutex_unlock(&is->watch_lock);
+    if (mine != watch) is_bank_close(mine);
+    return watch;
 }
 
 void is_hold_enter(is_hold *h, inferscale *is, int64_t as_of)

@@ -41,7 +41,7 @@ bool is_hold_stopped(const is_hold *h);
  * waits for all leases on older epochs, those of who is storing KV included. E_BUSY after wait_ms, *n_pending = how many are left. */
 is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_ms, size_t *n_pending);
 /* Idle conversations of the partition that hold what is gone let go of it (chat.c). Returns how many are just beginning to speak, so
- * that it is not known yet what they hold: to be called again. is->lock is not held. */
+ * that it is not known yet what they hold: to be called again. no lock is held. */
 size_t is_handle_drop_chats(inferscale *is, const is_partition *p);
 
 #endif

@@ -17,6 +17,7 @@ static const cli_option store_options[] = {
     CLI_ENGINE_ROWS,
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
     { "--embedder-key", "KEY", "API key of an HTTP embedder (default: $INFERSCALE_EMBEDDER_KEY)" },
+    { "--embedder-wait-s", "SECONDS", "how long a question waits for an HTTP embedder before words alone serve (default: 5)" },
     { "--read-only", NULL, "never write to the store" },
     { "--start-empty", NULL, "where the bank is lost: begin a new memory, and keep the rest in HOME/lost-N" },
     { NULL, NULL, NULL },
@@ -175,6 +176,7 @@ void cli_options(const cli_args *a, inferscale_options *out)
         cli_engine(a, out);
         out->embedder = cli_str(a, "--embedder", NULL);
         out->embedder_key = cli_str(a, "--embedder-key", NULL);
+        out->embedder_wait_ms = (uint32_t)(1000 * cli_num(a, "--embedder-wait-s", 0, 0, 600));
         out->read_only = cli_flag(a, "--read-only");
         out->start_empty = cli_flag(a, "--start-empty");
     }

@@ -16,6 +16,7 @@
     Y(home, "home", TEXT, "FOLDER", "", 0, 0, "", "the store (default: ~/.local/share/inferscale)") \
     Y(model, "model", TEXT, "NAME", "", 0, 0, "", "a GGUF file or an installed name (default: smollm2-135m-instruct-q4_0)") \
     Y(embedder, "embedder", TEXT, "WHAT", "", 0, 0, "", "a GGUF file, an installed name, or http(s)://HOST/v1#MODEL") \
+    X(embedder_wait_s, "embedder-wait-s", NUMBER, "SECONDS", "5", 0, 600, "", "how long a question waits for an HTTP embedder; then words serve") \
     Y(engine, "engine", TEXT, "NAME", "", 0, 0, "", "engine plug-in: llama (default), vllm or mock") \
     Y(upstream, "upstream", TEXT, "URL[,URL]", "", 0, 0, "", "engine vllm: its servers, e.g. http://127.0.0.1:8000; commas between") \
     Y(upstream_key, "upstream-key", SECRET, "KEY", "", 0, 0, "", "their API key (better: $INFERSCALE_UPSTREAM_KEY, which `ps` does not show)") \
@@ -83,6 +84,7 @@ typedef struct is_config {
     /* behaviour */
     uint32_t k;                            /* facts when a request does not say */
     char *mode;                            /* kv, text or none when a request does not say */
+    double embedder_wait_s;
     double audit;                          /* share of answers to audit, 0 to 1 */
     char *extractor, *extractor_model, *extractor_key; /* an OpenAI endpoint for infer: true; "" = the served model */
     char *log;                             /* auto, json, text or off */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/handle.h"
 #include "api/room.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -66,6 +67,16 @@ static void look_at_encoder(is_server *s)
     is_metric_set(s->metrics, IS_M_DAMAGED, "disputed", NULL, (double)e.damaged_disputed);
 }
 
+static void look_at_embedder(is_server *s)
+{
+    uint64_t n_failed, n_spared;
+    const bool well = is_handle_embedder_state(s->is, &n_failed, &n_spared);
+
+    is_metric_set(s->metrics, IS_M_EMBEDDER_UP, NULL, NULL, well);
+    is_metric_set(s->metrics, IS_M_EMBEDDER_FAILED, "failed", NULL, (double)n_failed);
+    is_metric_set(s->metrics, IS_M_EMBEDDER_FAILED, "spared", NULL, (double)n_spared);
+}
+
 static void look_at_items(is_server *s)
 {
     inferscale_store_info i;
@@ -86,6 +97,7 @@ static void look_at_items(is_server *s)
 static void look_at_sizes(is_ops *o)
 {
     look_at_encoder(o->s);
+    look_at_embedder(o->s);
     look_at_items(o->s);
 }
 

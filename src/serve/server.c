@@ -94,6 +94,7 @@ static is_status open_store(is_server *s)
     o.home = given(c->home);
     o.model = given(c->model);
     o.embedder = given(c->embedder);
+    o.embedder_wait_ms = (uint32_t)(c->embedder_wait_s * 1000);
     o.engine = given(c->engine);
     if (o.engine && strcmp(o.engine, "vllm") == 0) { /* a variable may stand there for others */
         o.upstream = given(c->upstream);
