@@ -29,8 +29,8 @@
     X(ENCODER_WAITING, GAUGE, "inferscale_encoder_waiting", "stage", "Items that wait: embed, first or refine")               \
     X(ENCODED, COUNTER, "inferscale_encoded_facts_total", "stage", "Facts encoded by this process")                           \
     X(ENCODER_ERRORS, COUNTER, "inferscale_encoder_errors_total", "", "Failures of the background encoder")                   \
-    X(EMBEDDER_UP, GAUGE, "inferscale_embedder_up", "", "0 = the HTTP embedder failed of late: questions use words") \
-    X(EMBEDDER_FAILED, COUNTER, "inferscale_embedder_failures_total", "what", "Questions without a vector: failed, or spared as one had just failed") \
+    X(EMBEDDER_UP, GAUGE, "inferscale_embedder_up", "", "0 = the HTTP embedder failed of late: words serve") \
+    X(EMBEDDER_FAILED, COUNTER, "inferscale_embedder_failures_total", "what", "Questions without a vector: failed, or spared as it had failed") \
     X(DAMAGED, COUNTER, "inferscale_damaged_segments_total", "what", "Rows found missing or damaged: queued, resting or disputed") \
     X(AUDITS, COUNTER, "inferscale_audits_total", "result", "Answers compared with their text twin: done, skipped or failed") \
     X(AUDIT_KL, KL, "inferscale_audit_kl", "", "Mean KL divergence of an answer's tokens from the text twin's")               \

@@ -277,6 +277,8 @@ static void on_log(void *ctx, int level, const char *message)
 }
 
 static const volatile int never = 0;
+static int64_t unknown[1];
+static size_t n_unknown;
 static const int64_t ids[] = { 4 };
 static const char *const stops[] = { "no such thing" };
 static const inferscale_bias biases[] = { { 100, -1 }, { 101, INFINITY }, { 102, -INFINITY } };
@@ -377,6 +379,8 @@ static const inferscale_recall_options by_words = { .struct_size = sizeof by_wor
     X(forget, wait_ms, forget.wait_ms, 50, OK)                                                                                 \
     X(forget, on_progress, forget.on_progress, progress, OK)                                                                   \
     X(forget, progress_ctx, forget.progress_ctx, o, OK)                                                                        \
+    X(forget, unknown, forget.unknown, unknown, OK)                                                                            \
+    X(forget, n_unknown, forget.n_unknown, &n_unknown, OK)                                                                     \
     X(fsck, repair, fsck.repair, 1, OK)                                                                                        \
     X(fsck, quick, fsck.quick, 1, OK)                                                                                          \
     X(fsck, on_progress, fsck.on_progress, progress, OK)                                                                       \

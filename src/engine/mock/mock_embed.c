@@ -92,6 +92,16 @@ static bool is_set(const volatile int *flag)
     return flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
 
+static bool is_off(const is_embed_call *call)
+{
+    return is_set(call->cancel) || is_set(call->stop);
+}
+
+static is_status cancelled(void)
+{
+    return is_fail(INFERSCALE_E_CANCELLED, "mock: cancelled while texts were embedded; embed them again");
+}
+
 static void note(const embedder *e, const char *text)
 {
     FILE *f = e->opt.embed_log[0] ? fopen(e->opt.embed_log, "ae") : NULL;
@@ -107,12 +117,13 @@ static is_status pass_gate(embedder *e, const char *text, const is_embed_call *c
     const struct timespec ms = { 0, 1000000 };
     struct stat size;
 
+    if (is_off(call)) return cancelled();
     note(e, text);
     e->n_begun++;
     while (e->opt.embed_gate[0] && (stat(e->opt.embed_gate, &size) || (uint64_t)size.st_size < e->n_begun)) {
-        if (is_set(call->cancel) || is_set(call->stop)) {
+        if (is_off(call)) {
             e->n_begun--;
-            return is_fail(INFERSCALE_E_CANCELLED, "mock: cancelled while texts were embedded; embed them again");
+            return cancelled();
         }
         nanosleep(&ms, NULL);
     }
