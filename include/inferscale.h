@@ -135,6 +135,11 @@ typedef void (*inferscale_log_fn)(void *ctx, int level, const char *message);
 /* Progress of long work: done of total units (total 0 = unknown). Return non-zero to cancel (INFERSCALE_E_CANCELLED). */
 typedef int (*inferscale_progress_fn)(void *ctx, uint64_t done, uint64_t total, const char *what);
 
+/* A model begins to load (loading 1) or has loaded, or failed to (0): what = "model" or "embedder", name = its file, or the address of
+ * who computes it. Called on the thread that needs it, which may be the background encoder's; must not call back into the library but
+ * for inferscale_stop_loading. */
+typedef void (*inferscale_loading_fn)(void *ctx, int loading, const char *what, const char *name);
+
 enum { INFERSCALE_FA_AUTO = 0, INFERSCALE_FA_ON = 1, INFERSCALE_FA_OFF = 2 };
 
 typedef struct inferscale_options {
@@ -172,6 +177,8 @@ typedef struct inferscale_options {
     uint32_t question_embed_texts;
     uint32_t embedder_wait_ms; /* HTTP embedders: how long a question waits for an answer's first byte before the search goes on by
                                   words; 0 = 5,000. What is embedded in the background waits a minute */
+    inferscale_loading_fn on_loading; /* told when a model begins to load, and when that is over; NULL = nobody */
+    void *loading_ctx;
 } inferscale_options;
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }
@@ -407,7 +414,8 @@ typedef struct inferscale_encode_options {
 
 #define INFERSCALE_ENCODE_OPTIONS_INIT { .struct_size = sizeof(inferscale_encode_options) }
 
-/* Embeds and computes the KV of everything in the scope that lacks it. options may be NULL. Safe to interrupt. Errors:
+/* Embeds and computes the KV of everything in the scope that lacks it. options may be NULL. Safe to interrupt. Where it is known
+ * from an earlier call of the same program with the same models that nothing waits, no model is loaded. Errors:
  * E_MODEL, E_ENGINE, E_UNSUPPORTED (this model's KV cannot be injected; asking still works, from text), E_FULL, E_IO. */
 INFERSCALE_API inferscale_status inferscale_encode(inferscale *is, const inferscale_scope *scope, inferscale_encode_options *options);
 

@@ -223,7 +223,7 @@ static void interrupted_work_is_kept(void **state)
     sh("for i in $(seq 40); do echo \"Fact number $i.\"; done > facts; $IS remember --later - < facts");
     expect_code(0);
     sh("$IS encode --engine mock --model mock:slow=50 --policy header --json & " INTERRUPT_AT_WORK);
-    expect_code(1);
+    expect_code(130);
     expect_error("E_CANCELLED", "");
     sh("$IS encode --engine mock --policy header --json");
     expect_code(0);
@@ -231,7 +231,7 @@ static void interrupted_work_is_kept(void **state)
     if (encoded == 0 || encoded == 40) fail_msg("%zu facts were left after the interruption, of 40", encoded);
     sh("export INFERSCALE_HOME=$PWD/second; $IS remember --engine mock --model mock:slow=100 --json One Two Three Four Five Six"
        " Seven Eight & " INTERRUPT_AT_WORK);
-    expect_code(1);
+    expect_code(130);
     expect_in(last.err, "Stored. Not encoded yet");
     assert_int_equal(count("facts"), 8);
     sh("INFERSCALE_HOME=$PWD/second $IS ls --json");
@@ -243,11 +243,11 @@ static void interrupted_answers(void **state)
 {
     sh("$IS ask --engine mock --model mock:slow=100 Something > told 2> why & pid=$!; for i in $(seq 200); do [ -s told ] && break; sleep 0.05;"
        " done; kill -INT $pid; wait $pid; code=$?; cat told why; exit $code");
-    expect_code(1);
+    expect_code(130);
     expect_in(last.out, "\ninferscale ask: the answer was cancelled");
     sh("$IS ask --engine vllm --upstream http://127.0.0.1:1 Something 2> why & pid=$!; for i in $(seq 200); do [ -s why ] && break; sleep 0.05;"
        " done; kill -INT $pid; wait $pid; code=$?; cat why; exit $code");
-    expect_code(1);
+    expect_code(130);
     expect_in(last.out, "waiting for vLLM");
     expect_in(last.out, "called off");
 }

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/handle.h"
+#include "api/known.h"
 #include "api/room.h"
 #include "base/mem.h"
 
@@ -214,10 +214,12 @@ is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, infer
     st = is_bank_partition(is->bank, scope, false, &w.p);
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK;
     if (st != INFERSCALE_OK) return st;
+    if (!w.o->again && is_known_nothing_waits(is, &w.p, policies, n_policies)) return INFERSCALE_OK;
     is_gate_enter(is->gate);
     is_gate_hold(is->gate); /* the background encoder stands still: nothing is done twice */
     st = encode_views(&w, policies, n_policies);
     is_gate_release(is->gate);
     is_gate_leave(is->gate);
+    if (st == INFERSCALE_OK) is_known_keep(is);
     return st;
 }

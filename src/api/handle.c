@@ -126,6 +126,8 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
         return is_fail(INFERSCALE_E_INVALID, "a new memory cannot begin in a store that is opened read-only; drop start_empty or read_only");
     is->question_embed_ms = o->question_embed_ms;
     is->question_embed_texts = o->question_embed_texts;
+    is->on_loading = o->on_loading;
+    is->loading_ctx = o->loading_ctx;
     if (o->background && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
     is->has_codec = o->codec && o->codec[0] && strcmp(o->codec, "auto") != 0;

@@ -39,6 +39,8 @@ struct inferscale {
     is_recall *recall;
     uint32_t embedder_wait_ms; /* 0 = the default */
     volatile int load_off;   /* nothing is loaded any more, what loads ends; atomic */
+    inferscale_loading_fn on_loading; /* set by open; may be NULL */
+    void *loading_ctx;
     /* Loaded once, each by its own loader (load.c), and read without a lock by those whom the loader gave OK; others read profile and
      * embedder atomically, which are published last. */
     is_loader engine_loader;
@@ -70,6 +72,9 @@ void is_handle_end_chats(inferscale *is);
 is_status is_handle_engine(inferscale *is);
 is_status is_handle_engine_within(inferscale *is, uint32_t ms); /* servers elsewhere that are not up are not waited for longer */
 is_status is_handle_embedder(inferscale *is);            /* patiently: for work that is not a question's */
+/* The file (is_free'd) that the engine or the embedder is loaded from, or the address of the server that computes. */
+is_status is_handle_model_path(const inferscale *is, char **path);
+is_status is_handle_embedder_path(const inferscale *is, char **path, bool *remote);
 /* A question's vectors of texts[n], out = a new [n][dim] (is_free): the embedder is loaded if need be, and asked no longer than its limit.
  * One elsewhere that has failed is not asked again for a while (1 s, doubling to 60 s, then one question tries): E_ENGINE at once. *cancel
  * (NULL = none) ends the waiting. */

@@ -21,7 +21,7 @@ static is_status model_path(const inferscale *is, const char *name, const char *
 }
 
 /* A file, or where the servers are. */
-static is_status engine_model(const inferscale *is, char **path)
+is_status is_handle_model_path(const inferscale *is, char **path)
 {
     *path = NULL;
     if (!is_handle_is_remote(is)) return model_path(is, is->model, IS_DEFAULT_MODEL, path);
@@ -38,6 +38,11 @@ static const char *embedder_plugin(const inferscale *is)
     return is_handle_is_remote(is) ? "llama" : is->engine_name;
 }
 
+static void tell_loading(const inferscale *is, int loading, const char *what, const char *name)
+{
+    if (is->on_loading) is->on_loading(is->loading_ctx, loading, what, name);
+}
+
 /* Measurements and file fingerprints are kept beside the models, not in the store: they are the machine's. */
 static is_status open_engine(inferscale *is, uint32_t open_ms, is_engine **out)
 {
@@ -46,11 +51,15 @@ static is_status open_engine(inferscale *is, uint32_t open_ms, is_engine **out)
                             .open_ms = open_ms };
     const is_fs *fs = is_fs_posix();
     char *path = NULL, *cache = is_cache_folder("tuning");
-    is_status st = engine_model(is, &path);
+    is_status st = is_handle_model_path(is, &path);
 
     if (cache && fs->mkdirs(fs, cache) == INFERSCALE_OK) opts.cache_dir = cache;
     opts.model_path = path;
-    if (st == INFERSCALE_OK) st = is_engine_open(is->plugin_dir, is->engine_name, &opts, out);
+    if (st == INFERSCALE_OK) {
+        tell_loading(is, 1, "model", path);
+        st = is_engine_open(is->plugin_dir, is->engine_name, &opts, out);
+        tell_loading(is, 0, "model", path);
+    }
     is_free(path);
     is_free(cache);
     return st;
@@ -119,6 +128,15 @@ static bool is_elsewhere(const inferscale *is)
     return spec && (strncmp(spec, "http://", 7) == 0 || strncmp(spec, "https://", 8) == 0);
 }
 
+is_status is_handle_embedder_path(const inferscale *is, char **path, bool *remote)
+{
+    *path = NULL;
+    *remote = is_elsewhere(is);
+    if (!*remote) return model_path(is, is->embedder_spec, IS_DEFAULT_EMBEDDER, path);
+    *path = is_strdup(is->embedder_spec);
+    return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+}
+
 static is_status load_embedder(void *ctx)
 {
     const load_job *job = ctx;
@@ -127,16 +145,17 @@ static is_status load_embedder(void *ctx)
                               .wait_ms = is->embedder_wait_ms, .patient = job->patient, .cancel = &is->load_off };
     is_embedder *e = NULL;
     char *path = NULL;
+    bool remote = false;
     is_status st = may_load(is);
 
-    if (is_elsewhere(is)) {
-        plug.spec = is->embedder_spec;
-        plug.key = is->embedder_key;
-    } else if (st == INFERSCALE_OK) {
-        st = model_path(is, is->embedder_spec, IS_DEFAULT_EMBEDDER, &path);
-        plug.spec = path;
+    if (st == INFERSCALE_OK) st = is_handle_embedder_path(is, &path, &remote);
+    plug.spec = path;
+    plug.key = remote ? is->embedder_key : NULL;
+    if (st == INFERSCALE_OK) {
+        tell_loading(is, 1, "embedder", path);
+        st = is_embedder_open_with(&plug, &e);
+        tell_loading(is, 0, "embedder", path);
     }
-    if (st == INFERSCALE_OK) st = is_embedder_open_with(&plug, &e);
     is_free(path);
     if (st == INFERSCALE_OK) __atomic_store_n(&is->embedder, e, __ATOMIC_RELEASE);
     return st;

@@ -33,14 +33,12 @@ inferscale_status cli_load(const cli_args *a, inferscale *is, const inferscale_s
 {
     double t0 = is_now_ms();
     inferscale_status st;
-    cli_interrupt_loading(is);
     st = inferscale_model(is, info);
     if (st == INFERSCALE_OK && ask->mode != INFERSCALE_MODE_NONE &&
         !(ask->recall && ask->recall->method == INFERSCALE_LEXICAL)) {
         inferscale_status searched = search_by_meaning(is, scope);
         if (cli_str(a, "--embedder", NULL)) st = searched;
     }
-    cli_interrupt_loading(NULL);
     *ms = is_now_ms() - t0;
     return st;
 }

@@ -12,7 +12,7 @@ static void print_result(const cli_args *a, inferscale *is, const inferscale_sco
 {
     char load[32];
     putchar('\n');
-    fflush(stdout);
+    if (!cli_printed()) return;
     if (answer->fallback && *answer->fallback) {
         fputs("Note: ", stderr);
         cli_put_text(stderr, answer->fallback, true);
@@ -103,7 +103,7 @@ static int cmd_ask(const cli_args *a)
     if (st != INFERSCALE_OK) {
         if (told) putchar('\n'); /* the sentence about what stopped it begins a line of its own */
         fflush(stdout);
-        rc = cli_fail_as(a, st);
+        rc = ferror(stdout) ? cli_fail_msg(a, "%s", cli_output_lost) : cli_fail_as(a, st);
     } else if (cli_wants_json(a))
         print_json(is, &scope, answer, &info, load_ms);
     else

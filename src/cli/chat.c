@@ -20,12 +20,16 @@ typedef struct session {
     inferscale_recall_options filters;
     inferscale_answer *last;   /* NULL before the first answer */
     bool tty;                  /* a person types */
+    bool asked_to_leave;       /* Ctrl-C, and nothing was typed since */
 } session;
+
+enum { PATIENCE = 2 }; /* interrupts while one answer ends; one more ends the program */
 
 static const char help_text[] = "/facts  the facts that the last answer used\n"
                                 "/stats  what was computed and injected, and the time of each part\n"
                                 "/remember TEXT  remember a fact\n"
-                                "/quit  leave (also Ctrl-D)\n";
+                                "/quit  leave (also Ctrl-D)\n"
+                                "Ctrl-C  end the answer; once more, leave\n";
 
 static int remember(session *s, const char *text)
 {
@@ -73,44 +77,68 @@ static int say(session *s, const char *line)
     inferscale_status st = inferscale_chat_say(s->chat, line, &s->ask, &answer);
     if (st != INFERSCALE_OK) {
         if (!cli_wants_json(s->a)) putchar('\n');
-        return cli_fail_as(s->a, st);
+        return ferror(stdout) ? cli_fail_msg(s->a, "%s", cli_output_lost) : cli_fail_as(s->a, st);
     }
     inferscale_answer_free(s->last);
     s->last = answer;
     if (cli_wants_json(s->a)) return cli_print_json(cli_answer_json(s->is, &s->scope, answer));
     putchar('\n');
-    fflush(stdout);
+    if (!cli_printed()) return CLI_FAILED;
     if (answer->fallback && *answer->fallback) fprintf(stderr, "Note: %s\n", answer->fallback);
     if (cli_flag(s->a, "--stats")) cli_answer_stats(stderr, answer);
     return CLI_OK;
+}
+
+/* A person's Ctrl-C ends what goes on, an answer or a line that is being typed, and the second in a row the chat. What is piped in ends
+ * with the first. True: leave. */
+static bool leaves(session *s)
+{
+    if (!cli_interrupted()) return false;
+    if (!s->tty || s->asked_to_leave) return true;
+    s->asked_to_leave = true;
+    cli_interrupt_over(PATIENCE);
+    clearerr(stdin);
+    fprintf(stderr, "%sCtrl-C again leaves; so do /quit and Ctrl-D.%s\n", cli_on_in(stderr, CLI_DIM), cli_off_in(stderr));
+    return false;
+}
+
+/* One line, answered. *over: it was the last one. Returns an exit code. */
+static int turn(session *s, jsonl_reader *r, bool *over)
+{
+    int rc;
+    if (s->tty) {
+        fprintf(stderr, "%syou>%s ", cli_on_in(stderr, CLI_BOLD), cli_off_in(stderr));
+        fflush(stderr);
+    }
+    if (jsonl_next_line(r, over) != INFERSCALE_OK) {
+        if (!cli_interrupted()) {
+            *over = true;
+            return cli_fail(s->a);
+        }
+        if (s->tty) fputc('\n', stderr);
+        *over = leaves(s);
+        return *over ? CLI_FAILED : CLI_OK;
+    }
+    if (*over) return CLI_OK;
+    s->asked_to_leave = false;
+    rc = r->text.data[0] == '/' ? command(s, (const char *)r->text.data) : say(s, (const char *)r->text.data);
+    *over = rc < 0 || ferror(stdout);
+    if (leaves(s)) *over = true;
+    return rc < 0 ? CLI_OK : rc;
 }
 
 /* Reads and answers until the end. A failed line does not end the talk; piped, the exit code remembers it. */
 static int talk(session *s)
 {
     jsonl_reader *r = is_malloc(sizeof *r);
+    bool over = false;
     int rc = CLI_OK;
     if (!r) return cli_fail_msg(s->a, "out of memory; close other programs and try again");
     jsonl_reader_init(r, stdin);
-    for (;;) {
-        bool end = false;
-        int one;
-        if (s->tty) {
-            fprintf(stderr, "%syou>%s ", cli_on_in(stderr, CLI_BOLD), cli_off_in(stderr));
-            fflush(stderr);
-        }
-        if (jsonl_next_line(r, &end) != INFERSCALE_OK) {
-            rc = *cli_interrupt() ? CLI_FAILED : cli_fail(s->a);
-            break;
-        }
-        if (end) break;
-        one = r->text.data[0] == '/' ? command(s, (const char *)r->text.data) : say(s, (const char *)r->text.data);
-        if (one < 0) break;
-        if (one != CLI_OK && !s->tty) rc = one;
-        if (*cli_interrupt()) {
-            rc = CLI_FAILED;
-            break;
-        }
+    if (s->tty) cli_interrupt_over(PATIENCE);
+    while (!over) {
+        int one = turn(s, r, &over);
+        if (one != CLI_OK && (!s->tty || (over && cli_interrupted()))) rc = one;
     }
     jsonl_reader_free(r);
     is_free(r);

@@ -1,5 +1,6 @@
 /* cli.h - what the verbs of the command line share. One table (verbs.c) makes the parser, --help, the man page and the shell
- * completions. Results go to stdout, chatter to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage. */
+ * completions. Results go to stdout, chatter to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage; main.c makes
+ * 130 of a failure that Ctrl-C made, and 141 where the reader of stdout has left. */
 #ifndef IS_CLI_CLI_H
 #define IS_CLI_CLI_H
 
@@ -78,15 +79,20 @@ bool cli_embedder_is_there(const inferscale_options *o); /* false + error: the e
 
 /* A progress bar on stderr; where that is no terminal a line every 5 seconds, so that a log shows life. Usable as
  * inferscale_progress_fn with ctx = cli_progress*. */
-typedef struct cli_progress { const char *title; double started_ms, drawn_ms; uint64_t done, total; bool tty; } cli_progress;
+typedef struct cli_progress { const char *title; double started_ms, drawn_ms, loading_ms; uint64_t done, total; bool tty; } cli_progress;
 void cli_progress_start(cli_progress *p, const char *title, uint64_t total);
 int cli_progress_at(void *ctx, uint64_t done, uint64_t total, const char *what);
 void cli_progress_end(cli_progress *p);
 
-/* 1 from the moment the person pressed Ctrl-C (a second one ends the process). Progress bars stop on it by themselves. */
+/* 1 from the moment the person pressed Ctrl-C (a second one ends the process). Progress bars stop on it by themselves. Until this is
+ * called the first time Ctrl-C ends the process at once. */
 const volatile int *cli_interrupt(void);
-/* Until it is called with NULL Ctrl-C also ends the loading of models by this handle: servers may be waited for for minutes. */
-void cli_interrupt_loading(inferscale *is);
+bool cli_interrupted(void);
+/* What was interrupted has ended, and the verb goes on: *cli_interrupt() is 0 again. From now on so many interrupts (1 to begin with)
+ * are asked for politely, and one more ends the process. */
+void cli_interrupt_over(int more);
+/* Until it is called with NULL Ctrl-C also ends the loading of models by the handle there: servers may be waited for for minutes. */
+void cli_interrupt_loading(inferscale **at);
 
 bool cli_color(void);                               /* stdout is a terminal and NO_COLOR is not set */
 int cli_print_json(json_t *object);                 /* one line on stdout; steals the reference; returns 0 */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "cli/args.h"
 #include "cli/encode_status.h"
+#include "cli/loading.h"
 #include "cli/out.h"
 
 /* 0 = there is no such stage. */
@@ -24,7 +25,7 @@ static int cmd_encode(const cli_args *a)
     inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
     inferscale_status st;
     cli_progress p;
-    double t0 = is_now_ms(), ms;
+    double t0 = is_now_ms() - cli_loading_ms(), ms; /* less what it loads meanwhile */
     char stored[32], computed[32], took[32], facts[64];
     int rc;
     if (cli_n(a)) return cli_usage(a, "takes no arguments; it encodes everything of the owner that lacks it");
@@ -39,20 +40,21 @@ static int cmd_encode(const cli_args *a)
     o.on_progress = cli_progress_at;
     o.progress_ctx = &p;
     cli_progress_start(&p, "Encoding", 0);
-    cli_interrupt_loading(is);
     st = inferscale_encode(is, &scope, &o);
-    cli_interrupt_loading(NULL);
     cli_progress_end(&p);
-    ms = is_now_ms() - t0;
+    ms = is_now_ms() - cli_loading_ms() - t0;
     cli_count(o.tokens_stored, stored);
     cli_count(o.tokens_computed, computed);
     cli_ms(ms, took);
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);
     else if (cli_wants_json(a))
-        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:f}", "facts_left", (json_int_t)o.facts_left, "facts_encoded",
+        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:f,s:f}", "facts_left", (json_int_t)o.facts_left, "facts_encoded",
                                  (json_int_t)o.facts_encoded, "tokens_stored",
-                                 (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms));
+                                 (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms, "load_ms",
+                                 cli_loading_ms()));
+    else if (o.facts_encoded == 0 && cli_loading_ms() == 0)
+        printf("Nothing waits to be encoded.\n");
     else
         printf("Encoded %s in %s: %s tokens stored, %s computed.\n", cli_n_of(o.facts_encoded, "fact", facts), took, stored, computed);
     if (st == INFERSCALE_OK && o.facts_left && !cli_wants_json(a))

@@ -8,6 +8,7 @@
 #include "base/words.h"
 #include "cli/args.h"
 #include "cli/help.h"
+#include "cli/out.h"
 
 static bool has_json(int argc, char **argv)
 {
@@ -18,20 +19,13 @@ static bool has_json(int argc, char **argv)
 
 static bool is_help(const char *s) { return strcmp(s, "--help") == 0 || strcmp(s, "-h") == 0; }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     char message[1024];
     const cli_verb *verb;
     cli_args *args = NULL;
     int used, rc;
 
-    is_reader_set(IS_READER_CLI);
-    setlocale(LC_CTYPE, "C.UTF-8"); /* for the width of characters; numbers and dates stay in the C locale */
-    signal(SIGPIPE, SIG_IGN);       /* a closed pipe is a failed write, not a killed encoder */
-    signal(SIGXFSZ, SIG_IGN);       /* beyond `ulimit -f` (systemd's LimitFSIZE) a write fails with EFBIG, as on a full disk */
-    json_set_alloc_funcs(is_malloc, is_free);
-    argc--;
-    argv++;
     if (argc == 0) {
         cli_print_overview(stderr);
         return CLI_USAGE;
@@ -59,9 +53,28 @@ int main(int argc, char **argv)
     else
         rc = verb->run(args);
     cli_args_free(args);
-    if (rc == CLI_OK && (fflush(stdout) != 0 || ferror(stdout))) {
-        fprintf(stderr, "inferscale: the output could not be written; is the disk full or the pipe closed?\n");
-        rc = CLI_FAILED;
-    }
     return rc;
+}
+
+/* What a shell shows of a program that the signal has ended. */
+static int code_of(int sig) { return 128 + sig; }
+
+int main(int argc, char **argv)
+{
+    int rc;
+
+    is_reader_set(IS_READER_CLI);
+    setlocale(LC_CTYPE, "C.UTF-8"); /* for the width of characters; numbers and dates stay in the C locale */
+    signal(SIGPIPE, SIG_IGN);       /* a closed pipe is a failed write, not a killed encoder */
+    signal(SIGXFSZ, SIG_IGN);       /* beyond `ulimit -f` (systemd's LimitFSIZE) a write fails with EFBIG, as on a full disk */
+    json_set_alloc_funcs(is_malloc, is_free);
+    rc = run(argc - 1, argv + 1);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        if (cli_reader_left()) return code_of(SIGPIPE);
+        if (rc == CLI_OK) {
+            fprintf(stderr, "inferscale: %s\n", cli_output_lost);
+            rc = CLI_FAILED;
+        }
+    }
+    return rc == CLI_FAILED && cli_interrupted() ? code_of(SIGINT) : rc;
 }

@@ -139,7 +139,8 @@ static int cmd_man(const cli_args *a)
         fputc('\n', stdout);
     }
     fputs(".SH \"EXIT STATUS\"\n.TP\n0\nDone.\n.TP\n1\nFailed; the message names the cause and the next step.\n.TP\n2\nWrong "
-          "usage.\n"
+          "usage.\n.TP\n130\nInterrupted (Ctrl-C). In a chat the first ends the answer, the second in a row the chat.\n"
+          ".TP\n141\nWhoever read the output has left.\n"
           ".SH FILES\nThe store's folder is private (mode 0700): keys and values can be turned back into text.\n",
           stdout);
     return CLI_OK;

@@ -11,6 +11,7 @@
 #include "base/time.h"
 #include "base/url.h"
 #include "cli/args.h"
+#include "cli/loading.h"
 
 static const cli_option store_options[] = {
     { "--home", "FOLDER", "the store (default: $INFERSCALE_HOME, else ~/.local/share/inferscale)" },
@@ -171,6 +172,7 @@ void cli_options(const cli_args *a, inferscale_options *out)
     static const char *const attention[] = { "auto", "on", "off", NULL }; /* in the order of INFERSCALE_FA_* */
     unsigned groups = cli_current(a)->groups;
     *out = (inferscale_options)INFERSCALE_OPTIONS_INIT;
+    out->on_loading = cli_on_loading;
     if (groups & CLI_STORE) {
         out->home = cli_str(a, "--home", NULL);
         cli_engine(a, out);
@@ -215,6 +217,9 @@ bool cli_embedder_is_there(const inferscale_options *o)
     return path != NULL;
 }
 
+/* What Ctrl-C ends the loading of. A verb has one handle at a time. */
+static inferscale *opened;
+
 static int open_as(const cli_args *a, bool background, inferscale **out)
 {
     inferscale_options o;
@@ -222,7 +227,11 @@ static int open_as(const cli_args *a, bool background, inferscale **out)
     cli_options(a, &o);
     if (!cli_embedder_is_there(&o)) return cli_fail_as(a, INFERSCALE_E_NOTFOUND);
     o.background = background && !o.read_only;
+    o.loading_ctx = &opened;
+    __atomic_store_n(&opened, NULL, __ATOMIC_RELEASE);
     st = inferscale_open(out, &o);
+    __atomic_store_n(&opened, *out, __ATOMIC_RELEASE); /* a background encoder may be loading by now */
+    if (cli_interrupted()) inferscale_stop_loading(*out);
     if (st == INFERSCALE_OK && *inferscale_notice(*out)) fprintf(stderr, "Note: %s\n", inferscale_notice(*out));
     if (st == INFERSCALE_OK) return CLI_OK;
     cli_fail_as(a, st);

@@ -1,6 +1,7 @@
 /* out.c - text for people: cut, wrapped and harmless to the terminal. */
 #include "cli/out.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -17,6 +18,17 @@ static bool color_in(FILE *f)
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     return isatty(fileno(f)) && !(no && *no) && !(term && strcmp(term, "dumb") == 0);
 }
+
+const char cli_output_lost[] = "the output could not be written; is the disk full?";
+
+bool cli_reader_left(void)
+{
+    struct pollfd p = { .fd = STDOUT_FILENO };
+
+    return ferror(stdout) && poll(&p, 1, 0) == 1 && (p.revents & (POLLERR | POLLHUP));
+}
+
+bool cli_printed(void) { return fflush(stdout) == 0 && !ferror(stdout); }
 
 bool cli_color(void) { return color_in(stdout); }
 

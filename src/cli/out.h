@@ -45,4 +45,11 @@ const char *cli_source_name(int source);  /* INFERSCALE_SOURCE_* -> "stored", ..
 const char *cli_mode_name(int mode);      /* INFERSCALE_MODE_* -> "kv", ... */
 const char *cli_event_name(int event);    /* INFERSCALE_EVENT_* -> "ADD", ... */
 
+/* True if something that was printed could not be, because whoever read it (`| head`) has left: then nothing more is to be said, and
+ * the exit code is that of SIGPIPE. A full disk is no such thing. */
+bool cli_reader_left(void);
+/* False if what was printed so far did not get out: what is to be said about it on stderr is then left out; main.c says why. */
+bool cli_printed(void);
+extern const char cli_output_lost[]; /* the sentence for a full disk */
+
 #endif

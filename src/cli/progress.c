@@ -5,15 +5,26 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/cli.h"
+#include "cli/loading.h"
 
 static volatile int interrupted;
-static inferscale *volatile loading; /* what Ctrl-C shall not wait for */
+static volatile sig_atomic_t n_interrupts, patience = 1; /* so many are asked for politely, one more ends the process */
+static inferscale **volatile loading; /* where the handle is that Ctrl-C shall not wait for */
+
+static void stop_loading(void)
+{
+    inferscale **at = loading;
+    if (at) inferscale_stop_loading(__atomic_load_n(at, __ATOMIC_ACQUIRE)); /* one atomic store, or nothing */
+}
 
 static void on_interrupt(int sig)
 {
+    if (++n_interrupts > patience) {
+        signal(sig, SIG_DFL);
+        raise(sig); /* comes when this handler returns */
+    }
     interrupted = 1;
-    inferscale_stop_loading(loading); /* one atomic store, or nothing */
+    stop_loading();
 }
 
 const volatile int *cli_interrupt(void)
@@ -22,27 +33,40 @@ const volatile int *cli_interrupt(void)
     if (!installed) {
         struct sigaction sa;
         memset(&sa, 0, sizeof sa);
-        sa.sa_handler = on_interrupt;
-        sa.sa_flags = (int)SA_RESETHAND; /* the second Ctrl-C ends the process; no SA_RESTART: a waiting read returns */
+        sa.sa_handler = on_interrupt; /* no SA_RESTART: a waiting read returns */
         sigaction(SIGINT, &sa, NULL);
         installed = 1;
     }
     return &interrupted;
 }
 
-void cli_interrupt_loading(inferscale *is)
+bool cli_interrupted(void) { return interrupted; }
+
+void cli_interrupt_over(int more)
 {
-    cli_interrupt();
-    loading = is;
-    if (interrupted) inferscale_stop_loading(is);
+    patience = more;
+    n_interrupts = 0;
+    interrupted = 0;
+}
+
+void cli_interrupt_loading(inferscale **at)
+{
+    loading = at;
+    if (interrupted) stop_loading();
 }
 
 enum { BAR = 24, TITLE = 18, LINE_MS = 5000 };
 
+/* Loading a model is no part of what is done with it. */
+static double worked_s(const cli_progress *p)
+{
+    return (is_now_ms() - p->started_ms - (cli_loading_ms() - p->loading_ms)) / 1000;
+}
+
 /* For logs: whole lines, few of them. */
 static void say(cli_progress *p, const char *what)
 {
-    double seconds = (is_now_ms() - p->started_ms) / 1000;
+    double seconds = worked_s(p);
     fprintf(stderr, "%s: %llu", what && *what ? what : p->title, (unsigned long long)p->done);
     if (p->total) fprintf(stderr, " of %llu", (unsigned long long)p->total);
     fprintf(stderr, ", %.0f s\n", seconds);
@@ -52,7 +76,7 @@ static void say(cli_progress *p, const char *what)
 
 static void draw(cli_progress *p, const char *what)
 {
-    double seconds = (is_now_ms() - p->started_ms) / 1000;
+    double seconds = worked_s(p);
     fprintf(stderr, "\r%-*.*s ", TITLE, TITLE, what && *what ? what : p->title);
     if (p->total) {
         uint64_t done = p->done < p->total ? p->done : p->total;
@@ -73,7 +97,7 @@ static void draw(cli_progress *p, const char *what)
 
 void cli_progress_start(cli_progress *p, const char *title, uint64_t total)
 {
-    *p = (cli_progress){ .title = title, .started_ms = is_now_ms(), .total = total, .tty = isatty(STDERR_FILENO) };
+    *p = (cli_progress){ .title = title, .started_ms = is_now_ms(), .loading_ms = cli_loading_ms(), .total = total, .tty = isatty(STDERR_FILENO) };
     cli_interrupt(); /* from here on Ctrl-C stops the work, not the process */
     p->drawn_ms = p->started_ms;
     if (p->tty) draw(p, NULL);

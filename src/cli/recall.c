@@ -44,8 +44,9 @@ static int cmd_recall(const cli_args *a)
         cli_items_print(list, CLI_SCORE);
         cli_ms(list->embed_ms, embed);
         cli_ms(list->recall_ms, search);
-        fflush(stdout);
-        if (list->n == 0)
+        if (!cli_printed())
+            list->n_unembedded = 0; /* nor that */
+        else if (list->n == 0)
             fprintf(stderr, "Nothing found. `inferscale ls` shows what is remembered for this owner.\n");
         else
             fprintf(stderr, "%zu found; embedding %s, search %s\n", list->n, embed, search);

@@ -18,7 +18,7 @@ json_t *cli_json_time(int64_t epoch) { return is_json_time(epoch); }
 int cli_print_json(json_t *object)
 {
     if (!object || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0) {
-        fprintf(stderr, "inferscale: the result could not be written as JSON; is there memory and space left?\n");
+        if (!ferror(stdout)) fprintf(stderr, "inferscale: the result could not be written as JSON; is there memory left?\n");
         json_decref(object);
         return 0;
     }
@@ -32,6 +32,10 @@ int cli_print_json(json_t *object)
 static void print_error(const char *verb, bool json, const char *code, const char *message, json_t *extra)
 {
     fflush(stdout);
+    if (cli_reader_left()) {
+        json_decref(extra);
+        return;
+    }
     fprintf(stderr, "inferscale%s%s: ", verb[0] ? " " : "", verb);
     cli_put_text(stderr, message, true);
     fputc('\n', stderr);

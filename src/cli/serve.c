@@ -28,8 +28,8 @@ static void write_line(void *ctx, const char *line, size_t len)
 static is_log_form log_form(const is_config *c)
 {
     if (strcmp(c->log, "off") == 0) return IS_LOG_FORM_OFF;
-    if (strcmp(c->log, "auto") == 0) return isatty(STDERR_FILENO) ? IS_LOG_FORM_TEXT : IS_LOG_FORM_JSON;
-    return strcmp(c->log, "text") == 0 ? IS_LOG_FORM_TEXT : IS_LOG_FORM_JSON;
+    if (strcmp(c->log, "json") == 0 || (strcmp(c->log, "auto") == 0 && !isatty(STDERR_FILENO))) return IS_LOG_FORM_JSON;
+    return *cli_on_in(stderr, CLI_BOLD) ? IS_LOG_FORM_COLOUR : IS_LOG_FORM_TEXT;
 }
 
 /* The first asks to end, the second to be quick; after a third nothing is waited for: the store takes no harm from a kill. */
@@ -70,29 +70,37 @@ static void url_of(const is_config *c, const char *host, int port, char out[160]
              any ? "127.0.0.1" : host, port);
 }
 
-static void on_ready(void *ctx, const char *host, int port)
+static void announce_at(const announce *n, const char *host, int port, const char *url)
 {
-    const announce *n = ctx;
-    char url[160];
-    url_of(n->config, host, port, url);
     if (n->json) {
         cli_print_json(json_pack("{s:s,s:i,s:s}", "host", host, "port", port, "url", url));
         fflush(stdout);
         return;
     }
     if (!isatty(STDOUT_FILENO)) {
-        printf("Serving at %s\n", url);
+        printf("Serving at %s (the page: %s/)\n", url, url);
         fflush(stdout);
         return;
     }
-    printf("\n%sInferScale is ready%s at %s%s%s\n\n", cli_on(CLI_BOLD), cli_off(), cli_on(CLI_CYAN), url, cli_off());
-    printf("  page      %s/\n  OpenAI    base_url %s/v1\n  Mem0      %s\n", url, url, url);
+    is_serve_log_flush(); /* where it serves is the last thing to see */
+    printf("\n  OpenAI    base_url %s/v1\n  Mem0      %s\n", url, url);
     if (*n->config->keys) printf("  keys      %s (send one as Authorization: Bearer KEY)\n", n->config->keys);
     printf("\n  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    %s-d "
            "'{\"max_tokens\": 60, \"messages\": [{\"role\": \"user\", \"content\": \"What must I not eat?\"}], \"memory\": {\"user_id\": "
-           "\"anna\"}}'\n\nCtrl-C ends it.\n\n",
+           "\"anna\"}}'\n\n",
            url, *n->config->keys ? "-H \"Authorization: Bearer $KEY\" " : "");
+    printf("%sServing at %s%s/%s%s (the page, for a browser)%s. Ctrl-C ends it.\n\n", cli_on(CLI_BOLD), cli_on(CLI_CYAN), url, cli_off(),
+           cli_on(CLI_BOLD), cli_off());
     fflush(stdout);
+}
+
+static void on_ready(void *ctx, const char *host, int port)
+{
+    const announce *n = ctx;
+    char url[160];
+    url_of(n->config, host, port, url);
+    announce_at(n, host, port, url);
+    clearerr(stdout); /* a server serves, whoever has stopped reading what it printed */
 }
 
 static int run(const cli_args *a, is_config *c)

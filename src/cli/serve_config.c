@@ -152,6 +152,7 @@ static void print_text(json_t *settings, const char *path, const check *k)
         }
         printf("\n");
     }
+    if (!cli_printed()) return;
     json_array_foreach(k->notes, i, o) fprintf(stderr, "Note: %s\n", json_string_value(o));
     json_array_foreach(k->errors, i, o) fprintf(stderr, "Error: %s\n", json_string_value(o));
     if (json_array_size(k->errors) == 0) fprintf(stderr, "All settings are right.\n");

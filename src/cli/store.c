@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/args.h"
+#include "cli/loading.h"
 #include "cli/out.h"
 
 void cli_scope_given(const cli_args *a, inferscale_scope *out)
@@ -64,15 +65,13 @@ int cli_encode_after(const cli_args *a, inferscale *is, const inferscale_scope *
     uint64_t facts = 0, stored = 0, computed = 0;
     inferscale_status st = INFERSCALE_OK;
     cli_progress p;
-    double t0 = is_now_ms();
+    double t0 = is_now_ms() - cli_loading_ms(); /* less what it loads meanwhile */
     cli_progress_start(&p, "Encoding", 0);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
         inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
         o.on_progress = cli_progress_at;
         o.progress_ctx = &p;
-        cli_interrupt_loading(is);
         st = inferscale_encode(is, &scopes[i], &o);
-        cli_interrupt_loading(NULL);
         facts += o.facts_encoded;
         stored += o.tokens_stored;
         computed += o.tokens_computed;
@@ -83,7 +82,7 @@ int cli_encode_after(const cli_args *a, inferscale *is, const inferscale_scope *
                 st == INFERSCALE_E_UNSUPPORTED ? "" : "`inferscale encode` goes on; until then facts are served as text.\n");
     if (report) {
         *report = json_pack("{s:I,s:I,s:I,s:f}", "facts", (json_int_t)facts, "tokens_stored", (json_int_t)stored,
-                            "tokens_computed", (json_int_t)computed, "ms", is_now_ms() - t0);
+                            "tokens_computed", (json_int_t)computed, "ms", is_now_ms() - cli_loading_ms() - t0);
         if (st != INFERSCALE_OK) json_object_set_new(*report, "error", cli_json_text(inferscale_error()));
     }
     return st == INFERSCALE_E_CANCELLED ? CLI_FAILED : CLI_OK;

@@ -30,8 +30,9 @@ static struct {
     entry *first, *last;
     size_t n;
     unsigned long long dropped; /* since the last line that said so */
-    bool stop;
-} lg = { .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
+    bool stop, writing;
+    pthread_cond_t idle; /* nothing waits, nothing is being written */
+} lg = { .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER };
 
 static is_log_form form_now(void)
 {
@@ -79,6 +80,17 @@ static bool put_escaped(is_log_line *l, const char *s)
     return ok;
 }
 
+/* A sentence of a text line: no control characters, all else as it is. */
+static bool put_sentence(is_log_line *l, const char *s)
+{
+    bool utf8 = is_utf8_valid(s, strlen(s), NULL), ok = true;
+    for (; *s && ok; s++) {
+        unsigned char c = (unsigned char)*s;
+        ok = put(l, c < 0x20 || c == 0x7f || (c >= 0x80 && !utf8) ? "?" : s, 1);
+    }
+    return ok;
+}
+
 static void field(is_log_line *l, const char *key, const char *value, bool quoted)
 {
     size_t before = l->len;
@@ -87,16 +99,25 @@ static void field(is_log_line *l, const char *key, const char *value, bool quote
     if (l->text[0] == '{')
         ok = put(l, ",\"", 2) && put_escaped(l, key) && put(l, "\":", 2) && (!quoted || put(l, "\"", 1)) &&
              put_escaped(l, value) && (!quoted || put(l, "\"", 1));
+    else if (strcmp(key, "message") == 0)
+        ok = put(l, " ", 1) && put_sentence(l, value);
     else
         ok = put(l, " ", 1) && put_escaped(l, key) && put(l, "=", 1) && put_escaped(l, *value ? value : "-");
     if (!ok) l->len = before;
+}
+
+static int text_head(int level, const char *when, bool colour, char *out, size_t cap)
+{
+    const char *on = level <= IS_LOG_ERROR ? "\033[31m" : level == IS_LOG_WARN ? "\033[33m" : level == IS_LOG_INFO ? "\033[32m" : "";
+    return colour ? snprintf(out, cap, "\033[2m%s\033[0m %s%-7s\033[0m", when, on, level_name(level))
+                  : snprintf(out, cap, "%s %-7s", when, level_name(level));
 }
 
 void is_log_begin(is_log_line *l, int level, const char *what)
 {
     struct timespec t;
     struct tm tm;
-    char when[40], head[128];
+    char when[40], head[160];
     is_log_form form = form_now();
     l->level = level;
     l->len = 0;
@@ -107,8 +128,9 @@ void is_log_begin(is_log_line *l, int level, const char *what)
     snprintf(when + n, sizeof when - n, ".%03ldZ", t.tv_nsec / 1000000);
     int len = form == IS_LOG_FORM_JSON ? snprintf(head, sizeof head, "{\"time\":\"%s\",\"level\":\"%s\",\"what\":\"%s\"", when,
                                                   level_name(level), what)
-                                       : snprintf(head, sizeof head, "%s %s %s", when, level_name(level), what);
+                                       : text_head(level, when, form == IS_LOG_FORM_COLOUR, head, sizeof head);
     put(l, head, (size_t)len);
+    if (form != IS_LOG_FORM_JSON && strcmp(what, "request") == 0) put(l, " request", 8);
 }
 
 void is_log_text(is_log_line *l, const char *key, const char *value) { field(l, key, value, true); }
@@ -178,11 +200,14 @@ static void *write_lines(void *unused)
         lg.n--;
         unsigned long long dropped = lg.first ? 0 : lg.dropped; /* said when there is room again */
         lg.dropped -= dropped;
+        lg.writing = true;
         pthread_mutex_unlock(&lg.lock);
         lg.sink(lg.ctx, e->text, e->len);
         is_free(e);
         if (dropped) say_dropped(dropped);
         pthread_mutex_lock(&lg.lock);
+        lg.writing = false;
+        if (!lg.first) pthread_cond_broadcast(&lg.idle);
     }
     pthread_mutex_unlock(&lg.lock);
     return NULL;
@@ -205,6 +230,13 @@ is_status is_serve_log_start(is_log_form form, is_log_sink sink, void *ctx)
     if (pthread_create(&lg.thread, NULL, write_lines, NULL) == 0) return INFERSCALE_OK;
     lg.form = IS_LOG_FORM_OFF;
     return is_fail(INFERSCALE_E_NOMEM, "no thread for the log; close other programs and try again");
+}
+
+void is_serve_log_flush(void)
+{
+    pthread_mutex_lock(&lg.lock);
+    while (lg.form != IS_LOG_FORM_OFF && !lg.stop && (lg.first || lg.writing)) pthread_cond_wait(&lg.idle, &lg.lock);
+    pthread_mutex_unlock(&lg.lock);
 }
 
 void is_serve_log_stop(void)

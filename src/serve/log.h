@@ -7,7 +7,8 @@
 
 #include "base/status.h"
 
-typedef enum is_log_form { IS_LOG_FORM_OFF, IS_LOG_FORM_TEXT, IS_LOG_FORM_JSON } is_log_form;
+/* TEXT: "TIME LEVEL sentence", or "TIME LEVEL request key=value ..."; COLOUR: the same for a terminal. */
+typedef enum is_log_form { IS_LOG_FORM_OFF, IS_LOG_FORM_TEXT, IS_LOG_FORM_COLOUR, IS_LOG_FORM_JSON } is_log_form;
 
 /* Receives whole lines, each with its line end, on the log's thread. */
 typedef void (*is_log_sink)(void *ctx, const char *line, size_t len);
@@ -15,6 +16,8 @@ typedef void (*is_log_sink)(void *ctx, const char *line, size_t len);
 /* Process-wide. start: E_NOMEM, E_INTERNAL. stop writes what waits. Without start nothing is logged. */
 is_status is_serve_log_start(is_log_form form, is_log_sink sink, void *ctx);
 void is_serve_log_stop(void);
+/* Returns when all lines that were made before have been handed to the sink. */
+void is_serve_log_flush(void);
 
 /* A line being made. Values may be any bytes: what is no UTF-8 or no printable character is escaped. Fields that do not fit are left out. */
 typedef struct is_log_line {

@@ -190,7 +190,7 @@ static is_status serve(is_server *s, const is_route **tables, void (*on_ready)(v
     if (extra) tables[n++] = extra;
     for (size_t i = 0; faces[i]; i++) tables[n++] = faces[i];
     IS_TRY(is_http_start(s, tables));
-    is_serve_log(IS_LOG_INFO, "listening on %s port %d", c->host, is_http_port(s));
+    is_serve_log(IS_LOG_INFO, "listening on %s port %d; loading the model", c->host, is_http_port(s));
     IS_TRY(load_model(s));
     if (on_ready && !stops_now()) on_ready(ctx, c->host, is_http_port(s));
     while (!stops_now()) sleep_until_stop(1000);
