@@ -152,7 +152,7 @@ typedef struct inferscale_options {
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
     const char *system;       /* system text of the encoding header; NULL = the default */
     const char *policy;       /* encoding policy of the first stage: "page:N", "facts:W", "header", ... (docs/design.md 4); NULL = the default */
-    const char *codec;        /* KV codec in the vault: "f16", "bf16", "f32"; NULL or "auto" = what the model's cache holds, without loss */
+    const char *codec;        /* KV codec in the vault: "f16", "bf16", "f32"; NULL or "auto" = the type of the model's cache (llama: f16) */
     uint32_t n_ctx;           /* engine context in tokens; 0 = min(8192, what the model was trained for) */
     uint32_t n_threads;       /* 0 = physical cores */
     int flash_attention;      /* INFERSCALE_FA_*; AUTO = measured at first load */
@@ -450,6 +450,9 @@ typedef struct inferscale_encoder_state {
     /* Rows of this handle's answers that were found missing or damaged: queued to be encoded again; too soon after the last time, so that they
      * rest; disputed: a server elsewhere could not use them, and they are well here */
     uint64_t damaged_queued, damaged_resting, damaged_disputed;
+    /* Segments of the scope in f32 where the handle's codec "auto" means a narrower one, and their bytes: version 0.1 stored them so. They wait
+     * to be rounded, which computes nothing; 0 until a model is loaded. And how many this handle's encoder rounded, and the bytes freed */
+    uint64_t n_wide, wide_bytes, narrowed, narrowed_bytes;
 } inferscale_encoder_state;
 
 #define INFERSCALE_ENCODER_STATE_INIT { .struct_size = sizeof(inferscale_encoder_state) }
@@ -807,6 +810,7 @@ typedef struct inferscale_usage_report {
     inferscale_usage_row *rows; /* by owner, then what, model, policy */
     uint64_t bank_bytes, bank_free_bytes, log_bytes; /* the database file, what of it is empty, its write-ahead log */
     uint64_t vault_bytes, vault_files, unnamed_bytes; /* all files of the vault; those that no row of the books names */
+    uint64_t wide_bytes;  /* files that wait to be stored in fewer bytes (inferscale_encoder_state.n_wide); 0 until a model is loaded */
 } inferscale_usage_report;
 
 /* Bytes by owner, model and policy; scope NULL = of all owners. *out is freed with inferscale_usage_free. Errors: E_IO, E_NOMEM. */

@@ -266,6 +266,10 @@ static bool stage_turn(is_bg_worker *w, int stage)
 
     if (stage >= IS_STAGE_REFINE && !is_gate_open(b->is->gate)) return false;
     if (s->off || is_now_ms() < s->retry_ms || !make_ready(w, stage)) return false;
+    if (stage == IS_STAGE_FIRST && is_bg_narrow(w, &st)) {
+        if (st != INFERSCALE_OK) note_failure(w, stage, st);
+        return true;
+    }
     for (size_t i = 0; i < w->n_parts && !any; i++) any = has_work(&w->parts[i], stage);
     if (!any) return false;
     if (!hold_lease(b, stage, &st)) {

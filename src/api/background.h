@@ -2,7 +2,7 @@
  * then refines, in all partitions.
  *
  * The queue is the bank itself: nothing that waits is held in memory, so a restart goes on where a kill stopped it. What a thread
- * remembers of a partition is which ids are done (some 120 bytes each). Each works on a connection of its own, so that neither its
+ * remembers of a partition is which ids are done (some 200 bytes each). Each works on a connection of its own, so that neither its
  * reads nor its checkpoints hold up who remembers, and takes turns between partitions in small slices. Embedding does not wait for
  * questions, and nothing that holds up the encoder (a question, a model that loads, a server that hangs) holds it up. Encoding gives
  * way to questions (base/gate.h). Among all handles and processes on a store one encodes each view (a lock file); the others watch
@@ -30,6 +30,8 @@ typedef struct is_bg_part {
     double since_ms;                  /* since when the oldest of them waits for the first stage, as far as is known; 0 = none does */
     uint32_t passed[IS_STAGES];       /* items that cannot be done as they are; they do not wait */
     bool dirty[IS_STAGES], again[IS_STAGES]; /* there may be work behind `done`; some failed: once more from the start */
+    is_narrowing narrowing;           /* of rows in a wider codec; looked for once */
+    uint32_t narrow_failed;
 } is_bg_part;
 
 typedef struct is_bg_stage {
@@ -128,6 +130,9 @@ is_status is_bg_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t *n_
  * refining for all. */
 bool is_bg_embeds_first(is_bg_worker *w, int stage, const is_bg_part *part);
 bool is_bg_stopping(const is_background *b);
+/* The next few rows that an older version stored in a wider codec than `auto` means (is_encode_narrow). Comes before encoding, which would
+ * compute them anew. False: there are none, or not now; *st is a failure that is worth telling, else INFERSCALE_OK. */
+bool is_bg_narrow(is_bg_worker *w, is_status *st);
 /* Servers of a remote engine that are up now; 0 where the engine computes here. */
 size_t is_bg_servers_up(is_background *b);
 void is_bg_watch_servers(is_bg_worker *w);

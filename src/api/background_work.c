@@ -253,3 +253,53 @@ is_status is_bg_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t *n_
     is_free(ids);
     return st;
 }
+
+/* ---- Rows in a wider codec ------------------------------------------------------------------------------------------------ */
+
+enum { NARROW_TRIES = 3 };
+
+static void count_narrowed(is_bg_worker *w, is_bg_part *part, const is_narrowing *before)
+{
+    is_background *b = w->b;
+    const is_narrowing *now = &part->narrowing;
+
+    for (int s = IS_STAGE_FIRST; s < IS_STAGES; s++) part->dirty[s] = true; /* what waited may have its rows now */
+    pthread_mutex_lock(&b->lock);
+    b->state.narrowed += now->rows - before->rows;
+    b->state.narrowed_bytes += now->bytes_before - now->bytes_after - (before->bytes_before - before->bytes_after);
+    w->poked = true;
+    pthread_mutex_unlock(&b->lock);
+}
+
+static bool narrow_part(is_bg_worker *w, is_bg_part *part, is_status *st)
+{
+    const is_narrowing before = part->narrowing;
+    is_encoder enc = is_handle_encoder(w->b->is);
+    is_partition p;
+
+    *st = is_bank_partition_by_id(w->bank, part->id, &p);
+    if (*st == INFERSCALE_E_NOTFOUND) part->narrowing.done = true, *st = INFERSCALE_OK;
+    if (*st == INFERSCALE_OK && part->narrowing.done) return false;
+    enc.bank = w->bank;
+    if (*st == INFERSCALE_OK) *st = is_encode_narrow(&enc, &p, &part->narrowing);
+    if (*st == INFERSCALE_E_STALE) {
+        *st = INFERSCALE_OK; /* it changes right now: the next time */
+        return false;
+    }
+    if (*st == INFERSCALE_OK && !part->narrowing.done) count_narrowed(w, part, &before);
+    if (*st == INFERSCALE_OK) return !part->narrowing.done;
+    part->narrowing.done = ++part->narrow_failed >= NARROW_TRIES; /* until the store is opened again: encoding must go on */
+    return true;
+}
+
+bool is_bg_narrow(is_bg_worker *w, is_status *st)
+{
+    *st = INFERSCALE_OK;
+    if (!is_handle_narrows(w->b->is)) return false;
+    for (size_t i = 0; i < w->n_parts; i++) {
+        if (w->parts[i].narrowing.done) continue;
+        if (!is_bg_give_way(w->b)) return true;
+        if (narrow_part(w, &w->parts[i], st)) return true;
+    }
+    return false;
+}

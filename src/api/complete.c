@@ -216,6 +216,17 @@ static is_status load_placed(completing *c, const is_dep *deps, size_t n, is_pla
     return st;
 }
 
+/* What was placed before a turn, in this view or in one that holds its rows in another codec: where memory stands does not hang on that. */
+static is_status find_placement(completing *c, const is_key turn, is_dep **deps, size_t *n)
+{
+    const is_profile *profile = c->a.is->profile;
+    is_status st = is_bank_placement(c->a.is->bank, &c->a.p, profile->fingerprint, turn, deps, n);
+
+    for (int codec = 0; codec < IS_CODECS && st == INFERSCALE_E_NOTFOUND; codec++)
+        if ((is_codec)codec != profile->codec) st = is_bank_placement(c->a.is->bank, &c->a.p, profile->in_codec[codec], turn, deps, n);
+    return st;
+}
+
 /* The memory that stood before turn i. An owner of whom nothing is remembered had an empty one. */
 static is_status load_memory(completing *c, size_t i, is_plan_turn *turn)
 {
@@ -227,7 +238,7 @@ static is_status load_memory(completing *c, size_t i, is_plan_turn *turn)
 
     turn->with_memory = c->a.o.mode != INFERSCALE_MODE_NONE && in_turns(c);
     if (!turn->with_memory || !c->a.has_partition) return INFERSCALE_OK;
-    st = is_bank_placement(c->a.is->bank, &c->a.p, c->a.is->profile->fingerprint, c->h.asked[i], &deps, &n);
+    st = find_placement(c, c->h.asked[i], &deps, &n);
     if (st == INFERSCALE_OK) st = load_placed(c, deps, n, turn, &lost);
     is_free(deps);
     if (st == INFERSCALE_E_NOTFOUND) lost = true;
@@ -443,7 +454,7 @@ static void keep_placement(completing *c, const is_planned *planned)
     deps = is_calloc(plan->n_parts + 1u, sizeof *deps);
     for (size_t i = is_planned_newest(planned); deps && i < plan->n_parts; i++)
         if (plan->parts[i].role == IS_ROLE_FACT) deps[n++] = (is_dep){ plan->parts[i].fact_id, plan->parts[i].version };
-    st = deps ? is_bank_placement(c->a.is->bank, &c->a.p, c->a.is->profile->fingerprint, c->h.asked[c->h.n_turns], &known, &n_known)
+    st = deps ? find_placement(c, c->h.asked[c->h.n_turns], &known, &n_known)
               : is_fail(INFERSCALE_E_NOMEM, "out of memory");
     if (st == INFERSCALE_OK) {
         bool same = n == n_known;

@@ -5,6 +5,7 @@
 
 #include "api/known.h"
 #include "api/room.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { EMBED_BATCH = 16 };
@@ -154,6 +155,28 @@ static is_status encode_under(work *w, const is_policy *policy)
     return st;
 }
 
+/* ---- Rows in a wider codec ------------------------------------------------------------------------------------------------ */
+
+bool is_handle_narrows(const inferscale *is)
+{
+    return !is->has_codec && !is->read_only && is->profile && is_encode_wide_view(is->profile);
+}
+
+is_status is_handle_narrow(inferscale *is, const is_partition *p)
+{
+    is_encoder enc = is_handle_encoder(is);
+    is_narrowing n = { 0 };
+    is_status st = INFERSCALE_OK;
+
+    for (int tries = 0; is_handle_narrows(is) && !n.done && st == INFERSCALE_OK;) {
+        st = is_encode_narrow(&enc, p, &n);
+        if (st == INFERSCALE_E_STALE && ++tries < 3) st = INFERSCALE_OK;
+    }
+    if (n.rows) is_log(IS_LOG_INFO, "%llu segments that were stored in f32 take %llu bytes now, not %llu", (unsigned long long)n.rows,
+                       (unsigned long long)n.bytes_after, (unsigned long long)n.bytes_before);
+    return st;
+}
+
 /* The policies of the stages asked for, with the call's own in place of the handle's. */
 static is_status stage_policies(const work *w, is_policy *out, size_t *n)
 {
@@ -176,6 +199,7 @@ static is_status encode_all(work *w, const is_policy *policies, size_t n)
     if (!is_engine_geometry(w->is->engine))
         return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected (%s); asking works, and computes the facts as text",
                        is_engine_describe(w->is->engine)->why_not);
+    IS_TRY(is_handle_narrow(w->is, &w->p));
     for (size_t i = 0; i < n; i++) IS_TRY(encode_under(w, &policies[i]));
     return INFERSCALE_OK;
 }

@@ -46,6 +46,8 @@ static is_status count(inferscale *is, const is_partition *part, inferscale_enco
                                        profile ? is->policy.header_one_in : 0, 0, &k));
     if (profile && can_inject && is_handle_policies(is, INFERSCALE_STAGE_REFINE, refine) > 0)
         IS_TRY(is_bank_count_unencoded(bank, p, profile->fingerprint, refine[0].name, refine[0].header_one_in, 0, &r));
+    if (profile && can_inject && is_handle_narrows(is))
+        IS_TRY(is_bank_count_view(bank, p, is_encode_wide_view(profile), &out->n_wide, &out->wide_bytes));
     out->n_unrefined = r.n;
     out->model_known = profile != NULL;
     out->n_unembedded = e.n;

@@ -95,6 +95,11 @@ is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engi
  * stage is off). Refining is the refine policy's rows, and those behind the bare header for the fact that comes first in a plan. */
 enum { IS_STAGE_POLICIES = 2 };
 size_t is_handle_policies(const inferscale *is, int stage, is_policy out[IS_STAGE_POLICIES]);
+/* Does this handle take over rows that are stored in f32 where its model's cache is narrower? Those who asked for a codec keep what they
+ * have. After is_handle_engine. */
+bool is_handle_narrows(const inferscale *is);
+/* All of a partition's, now. */
+is_status is_handle_narrow(inferscale *is, const is_partition *p);
 /* Embeds every item of the partition that lacks it. on_progress may be NULL; E_CANCELLED if it says so. */
 is_status is_handle_embed(inferscale *is, const is_partition *p, inferscale_progress_fn on_progress, void *ctx);
 /* Every item, also those that have it; *n += how many. */

@@ -86,6 +86,7 @@ static int by_kind(const void *a, const void *b)
 /* One amount a row of the books; equal ones are added up. The first row of a file has its bytes. */
 static is_status add_segments(measure *m)
 {
+    const uint8_t *wide = is_handle_profile(m->is) && is_handle_narrows(m->is) ? is_encode_wide_view(m->is->profile) : NULL;
     is_vault_files files;
     is_book *books = NULL;
     size_t n = 0;
@@ -103,6 +104,7 @@ static is_status add_segments(measure *m)
         memcpy(a.fingerprint, books[i].fingerprint, IS_HASH_BYTES);
         memcpy(a.policy, books[i].policy, sizeof a.policy);
         m->r->unnamed_bytes -= a.bytes;
+        if (wide && memcmp(a.fingerprint, wide, IS_HASH_BYTES) == 0) m->r->wide_bytes += a.bytes;
         st = add(m, &a);
     }
     is_free(books);

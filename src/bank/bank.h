@@ -197,6 +197,23 @@ is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t 
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
                          int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale);
 
+/* Rows that move to another codec (recode.c): from one view to another that differs in nothing else. */
+typedef struct is_recode {
+    int64_t row_id;
+    uint8_t from[IS_HASH_BYTES], to[IS_HASH_BYTES]; /* names */
+    bool keep;           /* false: the row goes. The new view has its own already, or nobody asks for it again (leads of pages) */
+    uint64_t bytes;      /* of the new segment */
+} is_recode;
+/* The rows of view `from` with greater ids than `after`, in order of ids: out[most] with row_id, from and keep. */
+is_status is_bank_recodable(is_bank *b, const is_partition *p, const uint8_t from[IS_HASH_BYTES], const uint8_t to[IS_HASH_BYTES],
+                            int64_t after, size_t most, is_recode *out, size_t *n);
+/* Moves these rows, and with them the view's pages, in one transaction; what they depend on stays as it is. *stale = the old names,
+ * doomed: the caller removes their files, then is_bank_doomed_done. E_STALE: the epoch is not `epoch` any more. */
+is_status is_bank_recode(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t from[IS_HASH_BYTES],
+                         const uint8_t to[IS_HASH_BYTES], const is_recode *rows, size_t n, is_names *stale);
+/* Rows of a view and their bytes; p NULL = of all partitions. */
+is_status is_bank_count_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n, uint64_t *bytes);
+
 /* Pages (pages.c): what a page policy encodes together. Pages of a view (fingerprint, policy) are numbered along lanes; the
  * newest page of a lane may be open. The first places of a page may be leads: facts that have their place elsewhere, context only.
  * Only places of current versions are given back: a fact that was changed or forgotten has left its page. */

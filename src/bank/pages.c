@@ -238,8 +238,7 @@ is_status is_bank_lay_page(is_bank *b, const is_partition *p, int64_t epoch, con
 
 /* ---- Rows that a page needs no more -------------------------------------------------------------------------------------- */
 
-/* Doomed, unless another segment uses the same file. */
-static is_status retire_name(is_bank *b, const is_partition *p, const uint8_t *name, is_names *stale)
+is_status bank_retire_name(is_bank *b, const is_partition *p, const uint8_t *name, is_names *stale)
 {
     is_status st;
     int64_t used;
@@ -282,7 +281,7 @@ is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t finger
     sql_i64(&q, others);
     st = sql_run(&q, NULL);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++)
-        if ((memcmp(rows[i].name, name, IS_HASH_BYTES) == 0) != others) st = retire_name(b, p, rows[i].name, stale);
+        if ((memcmp(rows[i].name, name, IS_HASH_BYTES) == 0) != others) st = bank_retire_name(b, p, rows[i].name, stale);
     st = bank_end_lazy(b, st);
     if (st != INFERSCALE_OK) is_names_free(stale);
     is_free(rows);

@@ -111,6 +111,8 @@ is_status bank_drop_onlookers(is_bank *b, const is_partition *p, int64_t item_id
 is_status bank_set_tombstone(is_bank *b, const is_partition *p, const char *text);
 is_status bank_lift_tombstone(is_bank *b, const is_partition *p, const char *text, bool *lifted);
 is_status bank_names_add(is_names *names, const void *name);
+/* A name that a row gave up: doomed, and added to stale, unless another segment uses the same file. In a transaction. */
+is_status bank_retire_name(is_bank *b, const is_partition *p, const uint8_t *name, is_names *stale);
 
 /* The first column of all rows; ends the statement. *ids is is_free'd; NULL and 0 on failure. */
 is_status bank_collect_ids(sql *q, int64_t **ids, size_t *n);

@@ -37,6 +37,10 @@ static void print_table(const inferscale_usage_report *u)
     printf("Database %s (%s of it empty), log %s; vault %s in %s%s%s%s.\n", bank, empty, log, vault,
            cli_n_of(u->vault_files, "file", files), u->unnamed_bytes ? ", " : "", u->unnamed_bytes ? unnamed : "",
            u->unnamed_bytes ? " of it named by no book (`inferscale gc --unnamed`)" : "");
+    if (u->wide_bytes) {
+        cli_size(u->wide_bytes, vault);
+        printf("%s of it is in f32 and waits to be stored in fewer bytes (`inferscale encode`, or a server in idle time).\n", vault);
+    }
 }
 
 static int cmd_du(const cli_args *a)
@@ -66,7 +70,7 @@ static int cmd_du(const cli_args *a)
 }
 
 static const cli_option options[] = {
-    { "--current", NULL, "load the model, and mark its view with *" },
+    { "--current", NULL, "load the model, mark its view with *, and say what waits to be stored in fewer bytes" },
     { NULL, NULL, NULL },
 };
 

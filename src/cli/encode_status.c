@@ -19,6 +19,13 @@ static void print_state(const inferscale_encoder_state *s)
     if (s->n_unrefined) printf(", %llu for the second stage", (unsigned long long)s->n_unrefined);
     printf(".\n");
     if (s->lag_s > 0) printf("The oldest has waited for %.0f s.\n", s->lag_s);
+    if (s->n_wide) {
+        char size[32], n[64];
+
+        cli_size(s->wide_bytes, size);
+        printf("%s in f32 (%s) %s to be stored in fewer bytes; `inferscale encode` does it, or a server in idle time.\n",
+               cli_n_of(s->n_wide, "segment", n), size, s->n_wide == 1 ? "waits" : "wait");
+    }
     if (s->n_passed) printf("Too long for the model, and served as text: %llu.\n", (unsigned long long)s->n_passed);
     if (s->last_error[0]) printf("Last failure: %s\n", s->last_error);
 }

@@ -2,6 +2,7 @@
 #ifndef IS_ENCODE_ENCODE_H
 #define IS_ENCODE_ENCODE_H
 
+#include "bank/lease.h"
 #include "encode/policy.h"
 
 /* ---- Encoding facts ------------------------------------------------------------------------------------------------------ */
@@ -27,6 +28,22 @@ is_status is_encode_facts(const is_encoder *enc, const is_partition *p, const in
  * behind), E_CONTEXT if the fact does not fit into the model's context. */
 is_status is_encode_fact(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact, bool again,
                          is_segment_row *row);
+
+/* ---- Rows in a wider codec ------------------------------------------------------------------------------------------------ */
+
+/* What `auto` made of the same model, header and memory before it knew that less loses nothing: rows in f32. They are rounded once to
+ * the profile's codec, as encoding them now would, and take the place of the old ones, in the books and in the vault. */
+typedef struct is_narrowing {
+    int64_t after;               /* rows of the books up to this id are done; 0 at first, moved */
+    uint64_t rows, files;        /* added to: rows of the books that moved or went, files written */
+    uint64_t bytes_before, bytes_after;
+    bool done;                   /* nothing is left behind `after` */
+} is_narrowing;
+
+/* Does the next few. Nothing of it is computed by the engine. E_STALE: the memory changed meanwhile; call again. E_IO, E_FULL, ... */
+is_status is_encode_narrow(const is_encoder *enc, const is_partition *p, is_narrowing *n);
+/* The view that is_encode_narrow empties; NULL = the profile's codec is f32 itself. */
+const uint8_t *is_encode_wide_view(const is_profile *profile);
 
 /* ---- What a segment was computed from ------------------------------------------------------------------------------------ */
 
@@ -64,6 +81,9 @@ is_status is_capture_spans(const is_encoder *enc, const is_partition *p, const i
 /* Tokens [from, from + span->n) of the rows as a segment, rounded once. */
 is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, const uint8_t name[IS_HASH_BYTES],
                           const is_tokens *span, uint32_t n_context, is_segment **out);
+
+/* Who forgets waits for this lease: no file of an old epoch is written after he returned, and none stays that was. E_STALE: p is old. */
+is_status is_keep_begin(const is_encoder *enc, const is_partition *p, is_lease **lease);
 
 /* A segment on its way into the books. */
 typedef struct is_made {

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bank/lease.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "encode/encode.h"
@@ -176,8 +175,7 @@ static is_status withdraw(const is_encoder *enc, is_status st, const is_made *ma
     return is_fail(st, "%s", why);
 }
 
-/* Who forgets waits for this lease: no file of an old epoch is written after he returned, and none stays that was. */
-static is_status begin_keeping(const is_encoder *enc, const is_partition *p, is_lease **lease)
+is_status is_keep_begin(const is_encoder *enc, const is_partition *p, is_lease **lease)
 {
     is_partition now = *p;
 
@@ -194,7 +192,7 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
     is_status st = entries && was_there ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu segments", n);
     size_t n_stored = 0;
 
-    if (st == INFERSCALE_OK) st = begin_keeping(enc, p, &lease);
+    if (st == INFERSCALE_OK) st = is_keep_begin(enc, p, &lease);
 
     for (; n_stored < n && st == INFERSCALE_OK; n_stored++) {
         is_made *m = &made[n_stored];

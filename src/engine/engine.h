@@ -83,7 +83,7 @@ typedef struct is_engine_info {
     bool unrotated;          /* captures give K without position already */
     bool remote;             /* computes elsewhere: see "Remote engines" */
     uint32_t longest_piece;  /* bytes of text that one token stands for at most; 0 = not known, or texts become shorter first */
-    is_codec exact_codec;    /* what holds captured rows without loss; F16 where the cache is F16 */
+    is_codec exact_codec;    /* the type of its cache: the narrowest codec whose rows are as precise as those that it computes */
 } is_engine_info;
 
 /* The literal pieces of the model's chat format, found by rendering its template with placeholders. Never NULL. */

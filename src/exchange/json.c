@@ -141,7 +141,9 @@ json_t *is_encoder_json(const inferscale_encoder_state *s)
         { "items_embedded", s->items_embedded }, { "facts_encoded", s->facts_encoded },
         { "facts_refined", s->facts_refined },   { "tokens_stored", s->tokens_stored },
         { "tokens_computed", s->tokens_computed }, { "aborted_for_questions", s->aborted_for_questions },
-        { "n_errors", s->n_errors },
+        { "n_errors", s->n_errors },             { "n_wide", s->n_wide },
+        { "wide_bytes", s->wide_bytes },         { "narrowed", s->narrowed },
+        { "narrowed_bytes", s->narrowed_bytes },
     };
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -164,10 +166,10 @@ json_t *is_usage_json(const inferscale_usage_report *u)
 {
     json_t *rows = json_array();
     for (size_t i = 0; i < u->n; i++) json_array_append_new(rows, row_json(&u->rows[i]));
-    return json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:I}", "rows", rows, "bank_bytes", (json_int_t)u->bank_bytes, "bank_free_bytes",
+    return json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "rows", rows, "bank_bytes", (json_int_t)u->bank_bytes, "bank_free_bytes",
                              (json_int_t)u->bank_free_bytes, "log_bytes", (json_int_t)u->log_bytes, "vault_bytes",
                              (json_int_t)u->vault_bytes, "vault_files", (json_int_t)u->vault_files, "unnamed_bytes",
-                             (json_int_t)u->unnamed_bytes);
+                             (json_int_t)u->unnamed_bytes, "wide_bytes", (json_int_t)u->wide_bytes);
 }
 
 static json_t *lines(const char *text)

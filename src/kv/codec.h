@@ -8,6 +8,7 @@
 #include "base/status.h"
 
 typedef enum is_codec { IS_CODEC_F32 = 0, IS_CODEC_F16 = 1, IS_CODEC_BF16 = 2 } is_codec; /* values stand in files */
+enum { IS_CODECS = 3 };
 
 size_t is_codec_bytes(is_codec c);                   /* per element: 4, 2, 2 */
 const char *is_codec_name(is_codec c);               /* "f32" ... */

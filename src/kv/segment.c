@@ -157,6 +157,46 @@ is_status is_segment_new(const is_segment_desc *desc, const float *const *rows, 
     return INFERSCALE_OK;
 }
 
+/* [head][token][dim] of the codec -> rows F32 [n_tokens][n_heads][head_dim]. */
+static void decode_plane(const is_segment *s, uint32_t plane, float *rows)
+{
+    const is_plane *p = &s->geometry->planes[plane];
+    size_t row = (size_t)p->head_dim * is_codec_bytes(s->desc.codec);
+    const uint8_t *src = s->payload + s->plane_at[plane];
+
+    for (uint32_t h = 0; h < p->n_heads; h++)
+        for (uint32_t t = 0; t < s->desc.n_tokens; t++, src += row)
+            is_codec_decode(s->desc.codec, src, rows + (size_t)t * is_plane_width(p) + (size_t)h * p->head_dim, p->head_dim);
+}
+
+is_status is_segment_recode(const is_segment *s, const uint8_t name[IS_HASH_BYTES], is_codec codec, is_segment **out)
+{
+    is_segment_desc desc = s->desc;
+    size_t width = 0;
+    float *rows;
+    is_status st;
+
+    *out = NULL;
+    if (!s->payload) return is_fail(INFERSCALE_E_INVALID, "a KV segment without its rows cannot be recoded; read the whole of it");
+    desc.codec = codec;
+    memcpy(desc.name, name, IS_HASH_BYTES);
+    for (uint32_t i = 0; i < s->geometry->n_planes; i++)
+        if (is_plane_width(&s->geometry->planes[i]) > width) width = is_plane_width(&s->geometry->planes[i]);
+    rows = is_malloc(width * desc.n_tokens * sizeof *rows);
+    if (!rows) return no_memory();
+    st = is_segment_alloc(&desc, UINT64_MAX, out);
+    for (uint32_t i = 0; i < s->geometry->n_planes && st == INFERSCALE_OK; i++) {
+        decode_plane(s, i, rows);
+        st = check_values(rows, (size_t)is_plane_width(&s->geometry->planes[i]) * desc.n_tokens, codec, i);
+        if (st == INFERSCALE_OK) encode_plane(*out, i, rows);
+    }
+    is_free(rows);
+    if (st == INFERSCALE_OK) return st;
+    is_segment_unref(*out);
+    *out = NULL;
+    return st;
+}
+
 /* Values of any codec, a few at a time as F32. */
 static is_status check_raw(const void *x, size_t n, is_codec codec, uint32_t plane)
 {

@@ -27,6 +27,8 @@ typedef struct is_segment is_segment;    /* reference counted; made with one ref
 is_status is_segment_new(const is_segment_desc *desc, const float *const *rows, is_segment **out);
 /* From rows[plane] = [n_tokens][n_heads][head_dim] elements of the codec: bits are kept. E_UNSUPPORTED: a value that is not a number. */
 is_status is_segment_new_raw(const is_segment_desc *desc, const void *const *rows, is_segment **out);
+/* The same rows in another codec, under another name: each value is rounded once more, from f32 that is the first time. */
+is_status is_segment_recode(const is_segment *s, const uint8_t name[IS_HASH_BYTES], is_codec codec, is_segment **out);
 is_segment *is_segment_ref(is_segment *s);
 void is_segment_unref(is_segment *s);    /* NULL is allowed */
 

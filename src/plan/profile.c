@@ -93,14 +93,17 @@ static is_status build_pieces(is_engine *e, const char *system, is_profile *p)
 
 static is_status fingerprint_profile(is_engine *e, is_profile *p)
 {
-    is_hash *h = NULL;
+    for (int codec = 0; codec < IS_CODECS; codec++) {
+        is_hash *h = NULL;
 
-    IS_TRY(is_hash_new(NULL, &h));
-    is_hash_field(h, "profile-1", 9);
-    is_hash_field(h, is_engine_describe(e)->fingerprint, IS_HASH_BYTES);
-    is_hash_field(h, p->header.ids, p->header.n * sizeof(int32_t));
-    is_hash_u64(h, p->codec);
-    is_hash_end(h, p->fingerprint);
+        IS_TRY(is_hash_new(NULL, &h));
+        is_hash_field(h, "profile-1", 9);
+        is_hash_field(h, is_engine_describe(e)->fingerprint, IS_HASH_BYTES);
+        is_hash_field(h, p->header.ids, p->header.n * sizeof(int32_t));
+        is_hash_u64(h, (uint64_t)codec);
+        is_hash_end(h, p->in_codec[codec]);
+    }
+    memcpy(p->fingerprint, p->in_codec[p->codec], IS_HASH_BYTES);
     return INFERSCALE_OK;
 }
 

@@ -25,6 +25,7 @@ typedef struct is_profile {
     is_tokens next_plain;    /* later turns without memory */
     is_codec codec;
     uint8_t fingerprint[IS_HASH_BYTES]; /* model fingerprint + header tokens + codec: keys the segments' books */
+    uint8_t in_codec[IS_CODECS][IS_HASH_BYTES]; /* the same for every codec: views that differ in nothing else */
 } is_profile;
 
 is_status is_profile_new(is_engine *e, const char *system /* NULL = default */, is_codec codec, is_profile **out);

@@ -22,7 +22,6 @@ void is_llama_refuse(is_llama *e, const char *fmt, ...)
     va_end(ap);
     e->info.can_inject = false;
     e->info.n_capture_spans = 0;
-    e->info.exact_codec = IS_CODEC_F16;
     is_geometry_free(e->geometry);
     e->geometry = NULL;
     is_rope_free(e->rope);
@@ -123,6 +122,7 @@ static is_status describe(is_llama *e, const is_engine_opts *o)
     i->n_layers = (uint32_t)llama_model_n_layer(e->model);
     i->n_ctx_train = (uint32_t)llama_model_n_ctx_train(e->model);
     i->n_vocab = (uint32_t)llama_vocab_n_tokens(e->vocab);
+    i->exact_codec = IS_CODEC_F16; /* is_llama_context: the type of both caches */
     i->n_threads = o->n_threads ? o->n_threads : is_cpu_physical_cores();
     if (i->n_threads > 512) i->n_threads = 512; /* ggml's limit */
     if (!o->n_threads) e->fit_threads = i->n_threads;

@@ -1,0 +1,123 @@
+/* recode.c - the books of segments when their rows move to another codec: the same rows under another view, name and file.
+ *
+ * A row keeps its id, so what it depends on, pinned by id in the dependency table, is told by the same entries as before: what is
+ * forgotten later takes the rows with it, whichever codec they are in by then. */
+#include <string.h>
+
+#include "bank/sql.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+static is_status read_one(sql *q, is_recode *out)
+{
+    const void *name = sqlite3_column_blob(q->stmt, 1);
+
+    *out = (is_recode){ .row_id = sqlite3_column_int64(q->stmt, 0), .keep = sqlite3_column_int(q->stmt, 2) != 0 };
+    if (!name || sqlite3_column_bytes(q->stmt, 1) != IS_HASH_BYTES) {
+        q->rc = SQLITE_CORRUPT;
+        return INFERSCALE_OK;
+    }
+    memcpy(out->from, name, IS_HASH_BYTES);
+    return INFERSCALE_OK;
+}
+
+is_status is_bank_recodable(is_bank *b, const is_partition *p, const uint8_t from[IS_HASH_BYTES], const uint8_t to[IS_HASH_BYTES],
+                            int64_t after, size_t most, is_recode *out, size_t *n)
+{
+    is_status st;
+    sql q;
+
+    *n = 0;
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT s.id, s.name, s.lead = 0 AND NOT EXISTS(SELECT 1 FROM segments t WHERE t.partition_id = s.partition_id AND"
+                    " t.item_id = s.item_id AND t.fingerprint = ?3 AND t.policy = s.policy AND t.version = s.version)"
+                    " FROM segments s WHERE s.partition_id = ?1 AND s.fingerprint = ?2 AND s.id > ?4 ORDER BY s.id LIMIT ?5");
+    sql_i64(&q, p->id);
+    sql_blob(&q, from, IS_HASH_BYTES);
+    sql_blob(&q, to, IS_HASH_BYTES);
+    sql_i64(&q, after);
+    sql_i64(&q, (int64_t)most);
+    while (*n < most && sql_row(&q)) (void)read_one(&q, &out[(*n)++]);
+    st = sql_end(&q);
+    bank_unlock(b);
+    if (st != INFERSCALE_OK) *n = 0;
+    return st;
+}
+
+is_status is_bank_count_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n, uint64_t *bytes)
+{
+    is_status st;
+    sql q;
+
+    *n = *bytes = 0;
+    IS_TRY(bank_lock(b));
+    q = p ? sql_open(b, "SELECT ifnull(sum(bytes), 0), count(*) FROM segments WHERE fingerprint = ?1 AND partition_id = ?2")
+          : sql_open(b, "SELECT ifnull(sum(bytes), 0), count(*) FROM segments WHERE fingerprint = ?1");
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    if (p) sql_i64(&q, p->id);
+    if (sql_row(&q)) {
+        *bytes = (uint64_t)sqlite3_column_int64(q.stmt, 0);
+        *n = (uint64_t)sqlite3_column_int64(q.stmt, 1);
+    }
+    st = sql_end(&q);
+    bank_unlock(b);
+    return st;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------------------------------- */
+
+static is_status move_row(is_bank *b, const is_partition *p, const uint8_t *to, const is_recode *r)
+{
+    sql q;
+
+    if (!r->keep) {
+        q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND id = ?2");
+        sql_i64(&q, p->id);
+        sql_i64(&q, r->row_id);
+        return sql_run(&q, NULL);
+    }
+    q = sql_open(b, "UPDATE segments SET name = ?3, fingerprint = ?4, bytes = ?5, write_time = ?6 WHERE partition_id = ?1 AND id = ?2");
+    sql_i64(&q, p->id);
+    sql_i64(&q, r->row_id);
+    sql_blob(&q, r->to, IS_HASH_BYTES);
+    sql_blob(&q, to, IS_HASH_BYTES);
+    sql_i64(&q, (int64_t)r->bytes);
+    sql_i64(&q, is_now_epoch());
+    IS_TRY(sql_run(&q, NULL));
+    q = sql_open(b, "DELETE FROM doomed WHERE partition_id = ?1 AND name = ?2"); /* the new file is wanted now */
+    sql_i64(&q, p->id);
+    sql_blob(&q, r->to, IS_HASH_BYTES);
+    return sql_run(&q, NULL);
+}
+
+/* Where the new view has no pages of a policy yet, the old one's are its pages from now on. */
+static is_status move_pages(is_bank *b, const is_partition *p, const uint8_t *from, const uint8_t *to)
+{
+    sql q = sql_open(b, "UPDATE pages SET fingerprint = ?3 WHERE partition_id = ?1 AND fingerprint = ?2 AND policy NOT IN"
+                        " (SELECT q.policy FROM pages q WHERE q.partition_id = ?1 AND q.fingerprint = ?3)");
+
+    sql_i64(&q, p->id);
+    sql_blob(&q, from, IS_HASH_BYTES);
+    sql_blob(&q, to, IS_HASH_BYTES);
+    IS_TRY(sql_run(&q, NULL));
+    q = sql_open(b, "DELETE FROM pages WHERE partition_id = ?1 AND fingerprint = ?2");
+    sql_i64(&q, p->id);
+    sql_blob(&q, from, IS_HASH_BYTES);
+    return sql_run(&q, NULL);
+}
+
+is_status is_bank_recode(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t from[IS_HASH_BYTES],
+                         const uint8_t to[IS_HASH_BYTES], const is_recode *rows, size_t n, is_names *stale)
+{
+    is_status st;
+
+    *stale = (is_names){ 0 };
+    IS_TRY(bank_begin(b));
+    st = bank_check_epoch(b, p, epoch);
+    if (st == INFERSCALE_OK) st = move_pages(b, p, from, to);
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) st = move_row(b, p, to, &rows[i]);
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) st = bank_retire_name(b, p, rows[i].from, stale);
+    st = bank_end(b, st);
+    if (st != INFERSCALE_OK) is_names_free(stale);
+    return st;
+}
