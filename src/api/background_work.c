@@ -298,7 +298,7 @@ bool is_bg_narrow(is_bg_worker *w, is_status *st)
     if (!is_handle_narrows(w->b->is)) return false;
     for (size_t i = 0; i < w->n_parts; i++) {
         if (w->parts[i].narrowing.done) continue;
-        if (!is_bg_give_way(w->b)) return true;
+        if (!is_bg_give_way(w->b, IS_STAGE_FIRST)) return true;
         if (narrow_part(w, &w->parts[i], st)) return true;
     }
     return false;
