@@ -238,7 +238,7 @@ TEST_LONG  := llama_test_identity llama_test_batching llama_test_capture llama_t
 TEST_ORDER := $(filter $(TEST_NAMES),$(TEST_LONG)) $(filter-out $(TEST_LONG),$(TEST_NAMES))
 on_cpus     = $(if $(filter-out build/release/tests/llama_test_engine_basic,$(if $(findstring /llama_,$(1)),$(1))),"CPUS=1 $(1)",$(1))
 TEST_ITEMS := "CPUS=1 tests/clients.sh" "CPUS=1 tests/example.sh" \
-    scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py scripts/check-sql.py scripts/check-openapi.py tests/runner.sh tests/setup.sh \
+    scripts/check-layers.py scripts/check-source.py scripts/check-symbols.py scripts/check-sql.py scripts/check-openapi.py tests/runner.sh tests/setup.sh tests/readme.sh \
     $(foreach t,$(TEST_ORDER),$(foreach i,build/release/tests/$(t) $(if $(filter $(ASAN_SKIP),$(t)),,build/asan/tests/$(t)),$(call on_cpus,$(i)))) \
     $(foreach t,$(TEST_REMOTE),"INFERSCALE_MOCK=remote build/release/tests/$(t)")
 FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))
