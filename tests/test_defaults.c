@@ -1,0 +1,111 @@
+/* What every default resolves to, and that the codec `auto` is the type of the engine's cache: changing one is to be a decision, not a slip. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/answer.h"
+#include "serve/config.h"
+#include "support/background_kit.h"
+#include "support/scratch.h"
+
+static inferscale *open_with(const char *codec)
+{
+    inferscale_options o = INFERSCALE_OPTIONS_INIT;
+
+    o.home = bg_home;
+    o.engine = "mock";
+    o.plugin_dir = bg_plugins;
+    o.codec = codec;
+    return bg_open(&o);
+}
+
+static void a_handle_without_options(void **state)
+{
+    inferscale *is = open_with(NULL);
+    inferscale_ask_options none = INFERSCALE_ASK_OPTIONS_INIT;
+    inferscale_model_info m;
+    is_asking a;
+
+    OK(inferscale_model(is, &m));
+    assert_int_equal(is->codec, IS_CODEC_F16);
+    assert_string_equal(is->policy.name, "page:16/6");
+    assert_true(is->has_refine);
+    assert_string_equal(is->refine.name, "company:10");
+    assert_null(is->background);
+    assert_false(is->read_only);
+    OK(is_asking_begin(&a, is, &anna, "Who?", &none));
+    assert_int_equal(a.o.mode, INFERSCALE_MODE_KV);
+    assert_int_equal(a.o.k, 10);
+    assert_int_equal(a.o.max_tokens, 128);
+    assert_int_equal(a.o.repair, 0);
+    assert_true(a.o.temperature == 0);
+    is_asking_free(&a);
+    inferscale_close(is);
+}
+
+/* The mock's cache is f16, that of the one that computes elsewhere bf16. */
+static void auto_is_the_type_of_the_cache(void **state)
+{
+    static const struct { const char *options, *codec; is_codec want; } cases[] = {
+        { "", NULL, IS_CODEC_F16 },          { "", "auto", IS_CODEC_F16 },  { "remote", NULL, IS_CODEC_BF16 },
+        { "remote", "auto", IS_CODEC_BF16 }, { "noinject", NULL, IS_CODEC_F16 }, { "", "f32", IS_CODEC_F32 },
+        { "", "bf16", IS_CODEC_BF16 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        inferscale_model_info m;
+        inferscale *is;
+
+        assert_int_equal(setenv("INFERSCALE_MOCK", cases[i].options, 1), 0);
+        is = open_with(cases[i].codec);
+        OK(inferscale_model(is, &m));
+        assert_int_equal(is->codec, cases[i].want);
+        assert_int_equal(is->profile->codec, cases[i].want);
+        assert_memory_equal(is->profile->fingerprint, is->profile->in_codec[cases[i].want], IS_HASH_BYTES);
+        if (m.can_inject) assert_int_equal(m.kv_bytes_per_token, 128 * is_codec_bytes(cases[i].want)); /* 8 planes of 16 */
+        inferscale_close(is);
+    }
+    unsetenv("INFERSCALE_MOCK");
+}
+
+/* The server's settings, as docs/server.md and --help have them: X's and Y's of the table. */
+static void settings_of_the_server(void **state)
+{
+    static const struct { const char *name, *value; } want[] = {
+        { "codec", "auto" }, { "policy", "" }, { "refine", "" }, { "ctx", "0" }, { "threads", "0" }, { "parallel", "4" }, { "ram", "1G" },
+        { "k", "10" }, { "mode", "kv" }, { "audit", "0" }, { "host", "127.0.0.1" }, { "port", "8080" }, { "max_connections", "512" },
+        { "max_queue", "256" }, { "max_body", "16M" }, { "read_s", "30" }, { "idle_s", "75" }, { "drain_s", "30" }, { "generate_s", "600" },
+        { "log", "auto" }, { "read_only", "off" },
+    };
+#define IS_X(field, flag, kind, arg, def, min, max, choices, help) { #field, def },
+    static const struct { const char *name, *value; } is[] = { IS_CONFIG_MAP(IS_X, IS_X) };
+#undef IS_X
+
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        bool found = false;
+
+        for (size_t k = 0; k < sizeof is / sizeof *is; k++) {
+            if (strcmp(is[k].name, want[i].name) != 0) continue;
+            found = true;
+            assert_string_equal(is[k].value, want[i].value);
+        }
+        if (!found) fail_msg("there is no setting %s", want[i].name);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_handle_without_options, bg_set_up, bg_tear_down),
+        cmocka_unit_test_setup_teardown(auto_is_the_type_of_the_cache, bg_set_up, bg_tear_down),
+        cmocka_unit_test(settings_of_the_server),
+    };
+
+    return cmocka_run_group_tests(tests, bg_find_plugins, NULL);
+}
