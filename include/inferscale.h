@@ -353,6 +353,8 @@ typedef struct inferscale_list {
     unsigned fallbacks;         /* INFERSCALE_FALLBACK_WORDS_ONLY or _NOT_EMBEDDED: n_unembedded items were looked for by words only */
     char *fallback;             /* the same as a sentence, owned by the list; NULL = all was searched as asked */
     size_t n_embedded;          /* items that this search embedded first, as they had no vector yet */
+    double index_ms;            /* of recall_ms: waiting until the owner's index was there; 0 in listings */
+    int index_built;            /* 1 = it was built meanwhile, as at an owner's first search after a start: the next one is faster */
 } inferscale_list;
 
 INFERSCALE_API void inferscale_list_free(inferscale_list *list); /* NULL is allowed */
@@ -553,6 +555,8 @@ typedef struct inferscale_answer {
     size_t n_turns_dropped;   /* on_full: oldest turns left out */
     unsigned fallbacks;       /* INFERSCALE_FALLBACK_*: what fallback says, for programs */
     size_t n_unembedded;      /* facts that were looked for by words only */
+    double index_ms;          /* as in inferscale_list */
+    int index_built;
 } inferscale_answer;
 
 INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL is allowed */

@@ -123,6 +123,8 @@ static is_status search(is_asking *a, is_hit **hits, size_t *n)
     IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question, &r, hits, n, &told, why));
     if (why[0]) is_asking_note(a, told.fallbacks, "%s", why);
     a->answer->n_unembedded = told.n_unembedded;
+    a->answer->index_ms = told.index_ms;
+    a->answer->index_built = told.index_built;
     a->answer->embed_ms = told.embed_ms;
     a->answer->recall_ms = told.recall_ms;
     return INFERSCALE_OK;

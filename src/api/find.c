@@ -54,7 +54,8 @@ static is_status search(inferscale *is, const is_partition *p, is_query *q, is_h
 is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
                          const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *told, char why[256])
 {
-    is_query q = { .text = query, .scope = scope, .pins = true };
+    is_index_wait wait = { 0 };
+    is_query q = { .text = query, .scope = scope, .pins = true, .wait = &wait };
     inferscale_recall_options o = *options;
     double t0 = is_now_ms(), t1;
     float *vec = NULL;
@@ -83,6 +84,8 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
     else if (told->n_unembedded) say_not_embedded(is, told, why);
     told->embed_ms = t1 - t0;
     told->recall_ms = is_now_ms() - t1;
+    told->index_ms = wait.ms;
+    told->index_built = wait.built;
     is_free(vec);
     return st;
 }
@@ -141,6 +144,8 @@ static is_status tell(inferscale_list *out, const inferscale_list *told, const c
     out->recall_ms = told->recall_ms;
     out->n_unembedded = told->n_unembedded;
     out->n_embedded = told->n_embedded;
+    out->index_ms = told->index_ms;
+    out->index_built = told->index_built;
     out->fallbacks = told->fallbacks;
     if (!why[0]) return INFERSCALE_OK;
     is_add_without_places(&sentence, why);

@@ -35,8 +35,9 @@ static int cmd_recall(const cli_args *a)
     if (st != INFERSCALE_OK) {
         rc = cli_fail_as(a, st);
     } else if (cli_wants_json(a)) {
-        cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:I,s:o,s:o}", "query", cli_json_text(cli_at(a, 0)), "items",
+        cli_print_json(json_pack("{s:o,s:o,s:f,s:f,s:f,s:b,s:I,s:o,s:o}", "query", cli_json_text(cli_at(a, 0)), "items",
                                  cli_items_json(list, CLI_SCORE), "embed_ms", list->embed_ms, "recall_ms", list->recall_ms,
+                                 "index_ms", list->index_ms, "index_built", list->index_built,
                                  "unembedded", (json_int_t)list->n_unembedded, "fallback",
                                  cli_json_text(list->fallback ? list->fallback : ""), "fallbacks",
                                  is_json_fallbacks(list->fallbacks)));

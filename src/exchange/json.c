@@ -81,6 +81,8 @@ json_t *is_json_fallbacks(unsigned fallbacks)
 void is_json_search(json_t *o, const inferscale_list *list)
 {
     json_object_set_new(o, "words_only", json_integer((json_int_t)list->n_unembedded));
+    json_object_set_new(o, "index_built", json_boolean(list->index_built));
+    json_object_set_new(o, "index_ms", json_real((double)(int64_t)(list->index_ms * 1000) / 1000));
     json_object_set_new(o, "fallback", is_json_text(list->fallback ? list->fallback : ""));
     json_object_set_new(o, "fallbacks", is_json_fallbacks(list->fallbacks));
 }

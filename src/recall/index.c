@@ -10,6 +10,8 @@
 #include "embed/embed.h"
 #include "recall/scan.h"
 
+enum { FEW = 8 }; /* of so many items one */
+
 static is_status no_memory(void)
 {
     return is_fail(INFERSCALE_E_NOMEM, "out of memory for the recall index; free some and try again");
@@ -203,6 +205,32 @@ static is_status add_vector(void *ctx, int64_t id, const int8_t *q, uint32_t dim
     return INFERSCALE_OK;
 }
 
+/* A few are asked for by name: all of them would be read again for every fact that is told. */
+static is_status sync_few(is_index *x, is_bank *bank, const is_partition *p, const uint8_t *fingerprint)
+{
+    for (size_t i = 0; i < x->n; i++) {
+        int8_t *q = NULL;
+        uint32_t dim;
+        float scale;
+        is_status st = x->items[i].row == IS_NO_ROW ? is_bank_get_embedding(bank, p, fingerprint, x->items[i].id, &q, &dim, &scale)
+                                                    : INFERSCALE_E_NOTFOUND;
+
+        if (st == INFERSCALE_OK) st = add_vector(x, x->items[i].id, q, dim, scale);
+        is_free(q);
+        if (st != INFERSCALE_OK && st != INFERSCALE_E_NOTFOUND) return st;
+    }
+    return INFERSCALE_OK;
+}
+
+static is_status sync_vectors(is_index *x, is_bank *bank, const is_partition *p, const uint8_t *fingerprint)
+{
+    const size_t missing = x->n - x->n_rows;
+
+    if (missing == 0) return INFERSCALE_OK;
+    if (missing <= x->n / FEW) return sync_few(x, bank, p, fingerprint);
+    return is_bank_each_embedding(bank, p, fingerprint, add_vector, x);
+}
+
 /* ---- In step with the bank ----------------------------------------------------------------------------------------------- */
 
 static is_status sync_items(is_index *x, is_bank *bank, const is_partition *p)
@@ -223,7 +251,7 @@ is_status is_index_sync(is_index *x, is_bank *bank, const is_partition *p, const
     if (x->loaded && x->epoch != p->epoch) is_index_clear(x);
     else if (x->has_vectors && memcmp(x->fingerprint, want, sizeof want) != 0) drop_vectors(x);
     if (!x->loaded || x->revision != p->revision) st = sync_items(x, bank, p);
-    if (st == INFERSCALE_OK && vectors && x->n_rows < x->n) st = is_bank_each_embedding(bank, p, want, add_vector, x);
+    if (st == INFERSCALE_OK && vectors) st = sync_vectors(x, bank, p, want);
     if (st != INFERSCALE_OK) { /* half an index would answer wrongly in silence */
         is_index_clear(x);
         return st;

@@ -25,6 +25,7 @@ typedef struct slot {
     int64_t partition;
     pthread_rwlock_t lock;       /* of index */
     is_index index;
+    unsigned n_built;            /* whole builds; atomic */
     size_t bytes;                /* under the table's lock, like the rest below */
     unsigned users;
     bool dropped;                /* out of the table; freed by its last user */
@@ -403,15 +404,43 @@ static is_status check(const is_query *q)
     return INFERSCALE_OK;
 }
 
+/* A whole index is read through a connection of its own: the bank's is everybody's, and one owner's index may take seconds. Where there
+ * can be no other (too many files are open, say) the bank's own serves. */
+static is_bank *own_connection(const is_recall *r)
+{
+    is_bank *own = NULL;
+
+    if (is_bank_open(is_bank_path(r->bank), true, &own) != INFERSCALE_OK) return NULL;
+    if (!is_bank_frozen(own) || is_bank_frozen(r->bank)) return own;
+    is_bank_close(own); /* it would not see what was written since */
+    return NULL;
+}
+
+static is_status sync_index(const is_recall *r, slot *s, const is_partition *now, const uint8_t *fingerprint)
+{
+    const is_index *x = &s->index;
+    const bool whole = !x->loaded || x->epoch != now->epoch || (fingerprint && !x->has_vectors);
+    is_bank *own = whole ? own_connection(r) : NULL;
+    is_status st = is_index_sync(&s->index, own ? own : r->bank, now, fingerprint);
+
+    is_bank_close(own);
+    if (whole) __atomic_add_fetch(&s->n_built, 1, __ATOMIC_RELEASE);
+    return st;
+}
+
 typedef is_status (*look_fn)(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, found *out);
 
 /* As it was at a time when some facts had other versions: an index for this question alone. */
 static is_status look_at_past(is_recall *r, const is_partition *p, const is_query *q, const int64_t *past, size_t n_past, int kinds,
                               look_fn look, found *out)
 {
+    const double t0 = is_now_ms();
+    is_bank *own = own_connection(r);
     is_index x = { 0 };
-    is_status st = is_index_build_at(&x, r->bank, p, q->options->as_of, past, n_past, q->fingerprint);
+    is_status st = is_index_build_at(&x, own ? own : r->bank, p, q->options->as_of, past, n_past, q->fingerprint);
 
+    is_bank_close(own);
+    if (q->wait) *q->wait = (is_index_wait){ q->wait->ms + is_now_ms() - t0, true };
     if (st == INFERSCALE_OK) st = look(r, &x, p, q, kinds, out);
     is_index_clear(&x);
     return st;
@@ -419,7 +448,9 @@ static is_status look_at_past(is_recall *r, const is_partition *p, const is_quer
 
 static is_status look_at_now(is_recall *r, is_partition *now, const is_query *q, int kinds, look_fn look, found *out)
 {
+    const double t0 = is_now_ms();
     slot *s = acquire(r, now->id);
+    const unsigned n_built = s ? __atomic_load_n(&s->n_built, __ATOMIC_ACQUIRE) : 0;
     is_status st = INFERSCALE_OK;
 
     if (!s) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the recall index; free some and try again");
@@ -429,8 +460,10 @@ static is_status look_at_now(is_recall *r, is_partition *now, const is_query *q,
         pthread_rwlock_wrlock(&s->lock); /* the search then runs under it too: nobody can turn the index away in between */
         st = is_bank_partition_refresh(r->bank, now);
         if (st == INFERSCALE_OK && !is_index_fresh(&s->index, now, q->fingerprint))
-            st = is_index_sync(&s->index, r->bank, now, q->fingerprint);
+            st = sync_index(r, s, now, q->fingerprint);
     }
+    if (q->wait) q->wait->ms += is_now_ms() - t0;
+    if (q->wait && __atomic_load_n(&s->n_built, __ATOMIC_ACQUIRE) != n_built) q->wait->built = true;
     if (st == INFERSCALE_OK) st = look(r, &s->index, now, q, kinds, out);
     size_t bytes = is_index_bytes(&s->index);
     pthread_rwlock_unlock(&s->lock);

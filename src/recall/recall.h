@@ -23,7 +23,14 @@ typedef struct is_query {
     bool pins;                                 /* pinned facts that pass the filters come first, whatever their scores */
     const is_vector *extra;                    /* [n_extra] vectors that the bank does not have (yet), of the same embedder */
     size_t n_extra;
+    struct is_index_wait *wait;                /* out, added to; may be NULL */
 } is_query;
+
+/* What a search waited for until its index was there. */
+typedef struct is_index_wait {
+    double ms;
+    bool built;                                /* the whole index was built meanwhile, by this search or another one */
+} is_index_wait;
 
 typedef struct is_hit {
     int64_t id;

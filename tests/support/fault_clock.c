@@ -9,6 +9,9 @@ struct fault_clock {
     atomic_uint mask, nth;
     atomic_int errnum;
     atomic_bool sticky, stopped;
+    atomic_uint watched;
+    void (*at)(void *ctx);
+    void *ctx;
 };
 
 fault_clock *fault_clock_new(void)
@@ -60,11 +63,20 @@ void fault_clock_stop(fault_clock *c)
     c->stopped = true;
 }
 
+void fault_clock_watch(fault_clock *c, unsigned mask, void (*at)(void *ctx), void *ctx)
+{
+    c->watched = 0;
+    c->at = at;
+    c->ctx = ctx;
+    c->watched = at ? mask : 0;
+}
+
 int fault_clock_tick(fault_clock *c, enum fault_op op)
 {
     unsigned seen, nth = c->nth;
 
     c->count[op]++;
+    if (c->watched & 1u << op) c->at(c->ctx);
     if (c->stopped) return EIO;
     if (!nth || !(c->mask & 1u << op)) return 0;
     seen = atomic_fetch_add(&c->seen, 1) + 1;

@@ -27,6 +27,9 @@ unsigned fault_clock_count(const fault_clock *c, unsigned mask); /* seen since f
 /* The power is gone: every operation is refused with EIO until fault_clock_off. */
 void fault_clock_stop(fault_clock *c);
 
+/* From now on `at` is called before each operation of mask, on the thread that makes it; NULL = no more. */
+void fault_clock_watch(fault_clock *c, unsigned mask, void (*at)(void *ctx), void *ctx);
+
 /* For the layers: counts an operation; 0 = go on, else the errno to fail with. */
 int fault_clock_tick(fault_clock *c, enum fault_op op);
 
