@@ -205,9 +205,9 @@ is_status is_embedder_embed_background(is_embedder *e, const char *const *texts,
     return check_vectors(e, out, n);
 }
 
-uint32_t is_embedder_questions(is_embedder *e)
+void is_embedder_line(is_embedder *e, uint32_t *n_questions, uint32_t *n_background)
 {
-    return e->v->remote ? 0 : is_turns_questions(&e->turns);
+    is_turns_line(&e->turns, n_questions, n_background);
 }
 
 void is_quantize_i8(const float *v, uint32_t dim, int8_t *q, float *scale)

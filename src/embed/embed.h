@@ -43,8 +43,8 @@ is_status is_embedder_embed_counted(is_embedder *e, const char *const *texts, si
 /* For work that can wait. It never gives up for a question: while questions are about it goes on text by text between them, and
  * nothing that is done is lost. E_CANCELLED only when *cancel is set (NULL = never). */
 is_status is_embedder_embed_background(is_embedder *e, const char *const *texts, size_t n, float *out, const volatile int *cancel);
-/* Questions that wait for their turn or compute now; 0 for an embedder elsewhere. */
-uint32_t is_embedder_questions(is_embedder *e);
+/* Questions that wait for their turn or compute now, and background callers that wait; none for an embedder elsewhere. */
+void is_embedder_line(is_embedder *e, uint32_t *n_questions, uint32_t *n_background);
 
 /* v[dim] (unit length) -> q[dim] int8, scale such that v ~ q * scale. */
 void is_quantize_i8(const float *v, uint32_t dim, int8_t *q, float *scale);

@@ -125,12 +125,10 @@ void is_turns_end(is_turns *t, size_t n)
     pthread_mutex_unlock(&t->lock);
 }
 
-uint32_t is_turns_questions(is_turns *t)
+void is_turns_line(is_turns *t, uint32_t *n_questions, uint32_t *n_background)
 {
-    uint32_t n;
-
     pthread_mutex_lock(&t->lock);
-    n = t->n_questions;
+    *n_questions = t->n_questions;
+    *n_background = t->n_background;
     pthread_mutex_unlock(&t->lock);
-    return n;
 }

@@ -38,6 +38,7 @@ size_t is_turns_background(is_turns *t, size_t left, const volatile int *cancel)
 const volatile int *is_turns_flag(const is_turns *t);
 /* The turn is over; n = the background texts that it finished (0 for a question's). */
 void is_turns_end(is_turns *t, size_t n);
-uint32_t is_turns_questions(is_turns *t); /* that wait or compute now */
+/* Questions that wait or compute now, and background callers that wait. */
+void is_turns_line(is_turns *t, uint32_t *n_questions, uint32_t *n_background);
 
 #endif

@@ -269,6 +269,14 @@ static void on_plan(void *ctx, const inferscale_answer *a)
 
 static void on_accepted(void *ctx) { (void)ctx; }
 
+static void on_loading(void *ctx, int loading, const char *what, const char *name)
+{
+    (void)ctx;
+    (void)loading;
+    (void)what;
+    (void)name;
+}
+
 static void on_log(void *ctx, int level, const char *message)
 {
     (void)ctx;
@@ -314,6 +322,14 @@ static const inferscale_recall_options by_words = { .struct_size = sizeof by_wor
     X(open, upstream, open.upstream, NULL, OK)                                                                                 \
     X(open, upstream_key, open.upstream_key, "key", OK)                                                                        \
     X(open, embedder_wait_ms, open.embedder_wait_ms, 50, OK)                                                                   \
+    X(open, start_empty, open.start_empty, 1, OK)                                                                              \
+    X(open, encode_lag_s, open.encode_lag_s, -1, OK)                                                                           \
+    X(open, encode_share, open.encode_share, 0.2, OK)                                                                          \
+    X(open, encode_share_most, open.encode_share_most, 0.9, OK)                                                                \
+    X(open, question_embed_ms, open.question_embed_ms, -1, OK)                                                                 \
+    X(open, question_embed_texts, open.question_embed_texts, 1, OK)                                                            \
+    X(open, on_loading, open.on_loading, on_loading, OK)                                                                       \
+    X(open, loading_ctx, open.loading_ctx, o, OK)                                                                              \
     X(recall, k, recall.k, 1000, OK)                                                                                           \
     X(recall, kinds, recall.kinds, INFERSCALE_TURNS, OK)                                                                       \
     X(recall, kinds, recall.kinds, INFERSCALE_FACTS | INFERSCALE_TURNS, OK)                                                    \
