@@ -133,8 +133,8 @@ is_status is_handle_fetch(inferscale *is, const is_partition *p, const is_hit *h
 is_status is_model_find(const char *name, const char *fallback, char **path);
 
 /* $INFERSCALE_CACHE/WHAT, else $XDG_CACHE_HOME/inferscale/WHAT, else ~/.cache/inferscale/WHAT: what can be made again and is no
- * one store's. is_free'd; not created. NULL = none of them is set, or out of memory. */
-char *is_cache_folder(const char *what);
+ * one store's. is_free'd; not created. *out NULL = none of them is set. E_NOMEM. */
+is_status is_cache_folder(const char *what, char **out);
 
 #define IS_DEFAULT_MODEL "smollm2-135m-instruct-q4_0"
 #define IS_DEFAULT_EMBEDDER "all-minilm-l6-v2-f16"

@@ -130,10 +130,12 @@ static char *names_of_loaded(const inferscale *is)
 
 /* ---- The file ------------------------------------------------------------------------------------------------------------------ */
 
+/* NULL: there is none, or no memory for its name; either way the models are loaded. */
 static char *file_path(void)
 {
-    char *folder = is_cache_folder("tuning"), *path = folder ? is_path_join(folder, "known") : NULL;
+    char *folder = NULL, *path = NULL;
 
+    if (is_cache_folder("tuning", &folder) == INFERSCALE_OK && folder) path = is_path_join(folder, "known");
     is_free(folder);
     return path;
 }

@@ -50,9 +50,10 @@ static is_status open_engine(inferscale *is, uint32_t open_ms, is_engine **out)
                             .n_parallel = is->n_parallel, .cancel = &is->load_off, .home = is->home, .key = is->upstream_key,
                             .open_ms = open_ms };
     const is_fs *fs = is_fs_posix();
-    char *path = NULL, *cache = is_cache_folder("tuning");
-    is_status st = is_handle_model_path(is, &path);
+    char *path = NULL, *cache = NULL;
+    is_status st = is_cache_folder("tuning", &cache);
 
+    if (st == INFERSCALE_OK) st = is_handle_model_path(is, &path);
     if (cache && fs->mkdirs(fs, cache) == INFERSCALE_OK) opts.cache_dir = cache;
     opts.model_path = path;
     if (st == INFERSCALE_OK) {

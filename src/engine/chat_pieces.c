@@ -5,15 +5,19 @@
 
 #include "base/mem.h"
 
-/* Text between two marks of s; from/to NULL = its start/end. is_free; NULL if a mark is missing. */
-static char *between(const char *s, const char *from, const char *to)
+/* Text between two marks of s; from/to NULL = its start/end. is_free; NULL if a mark is missing, or, with *full set, without memory. */
+static char *between(const char *s, const char *from, const char *to, bool *full)
 {
+    char *out;
     const char *a = from ? strstr(s, from) : s, *b;
 
     if (!a) return NULL;
     if (from) a += strlen(from);
     b = to ? strstr(a, to) : a + strlen(a);
-    return b ? is_strndup(a, (size_t)(b - a)) : NULL;
+    if (!b) return NULL;
+    out = is_strndup(a, (size_t)(b - a));
+    *full = *full || !out;
+    return out;
 }
 
 static bool ends_with(const char *s, const char *tail)
@@ -57,17 +61,20 @@ void is_chat_format_free(is_chat_format *f)
     memset(f, 0, sizeof *f);
 }
 
-bool is_chat_cut(const is_chat_marks *m, const char *whole, const char *alone, const char *bos, is_chat_format *f)
+is_status is_chat_cut(const is_chat_marks *m, const char *whole, const char *alone, const char *bos, is_chat_format *f, bool *found)
 {
+    bool full = false, cut = false;
     const bool system = strstr(whole, m->system) != NULL;
-    char *open = alone ? between(alone, NULL, m->user) : NULL, *close = alone ? between(alone, m->user, NULL) : NULL;
-    char *before_user = system ? between(whole, m->system, m->user) : is_strdup("\n\n");
-    char *before_second = between(whole, m->assistant, m->second), *joint = between(whole, m->second, NULL);
+    char *open = alone ? between(alone, NULL, m->user, &full) : NULL, *close = alone ? between(alone, m->user, NULL, &full) : NULL;
+    char *before_user = system ? between(whole, m->system, m->user, &full) : is_strdup("\n\n");
+    char *before_second = between(whole, m->assistant, m->second, &full), *joint = between(whole, m->second, NULL, &full);
 
-    f->system_open = between(whole, NULL, system ? m->system : m->user);
+    f->system_open = between(whole, NULL, system ? m->system : m->user, &full);
+    full = full || (!system && !before_user);
     strip(open, bos);
     strip(f->system_open, bos);
-    if (before_user && before_second && joint) {
+    cut = f->system_open && before_user && before_second && joint;
+    if (cut) {
         size_t k = system ? shared_tail(before_user, before_second, open) : 0;
         size_t n = close && strncmp(joint, close, strlen(close)) == 0 ? strlen(close) : 0;
 
@@ -82,7 +89,9 @@ bool is_chat_cut(const is_chat_marks *m, const char *whole, const char *alone, c
     is_free(before_user);
     is_free(before_second);
     is_free(joint);
-    return complete(f);
+    *found = complete(f);
+    if (!full && (!cut || *found)) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_NOMEM, "out of memory for the chat format; free some and try again");
 }
 
 is_status is_chat_plain(is_chat_format *f)

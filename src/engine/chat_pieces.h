@@ -12,8 +12,8 @@ typedef struct is_chat_marks { const char *system, *user, *assistant, *second; }
 
 /* whole: system, user, assistant, second user turn, opener of the answer; a format without a place for a system text shows none, and
  * opens the user's turn with it. alone: one user turn without an opener; NULL = not known. bos (NULL = none) is taken off the front, since
- * tokenising adds it. f must be empty; true if it is complete, else (a mark is missing, no memory) it holds some pieces. */
-bool is_chat_cut(const is_chat_marks *m, const char *whole, const char *alone, const char *bos, is_chat_format *f);
+ * tokenising adds it. f must be empty; *found = it is complete, else a mark is missing, and it holds some pieces. E_NOMEM. */
+is_status is_chat_cut(const is_chat_marks *m, const char *whole, const char *alone, const char *bos, is_chat_format *f, bool *found);
 /* "User: ... Assistant:", for models without a format of use; f must be empty. E_NOMEM. */
 is_status is_chat_plain(is_chat_format *f);
 void is_chat_format_free(is_chat_format *f); /* and empties it */

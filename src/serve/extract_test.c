@@ -93,11 +93,13 @@ static is_status file_of(const is_extractor *x, bool make, char **path)
 {
     inferscale_model_info model;
     uint8_t name[IS_HASH_BYTES];
-    char hex[IS_HASH_HEX], file[IS_HASH_HEX + 8], *folder = is_cache_folder("extract");
+    char hex[IS_HASH_HEX], file[IS_HASH_HEX + 8], *folder = NULL;
     is_hash *h = NULL;
-    is_status st = folder ? is_hash_new(NULL, &h) : is_fail(INFERSCALE_E_NOTFOUND, "there is no cache folder; set INFERSCALE_CACHE");
+    is_status st = is_cache_folder("extract", &folder);
 
     *path = NULL;
+    if (st == INFERSCALE_OK && !folder) st = is_fail(INFERSCALE_E_NOTFOUND, "there is no cache folder; set INFERSCALE_CACHE");
+    if (st == INFERSCALE_OK) st = is_hash_new(NULL, &h);
     if (st == INFERSCALE_OK) {
         is_hash_u64(h, VERSION);
         is_hash_field(h, extract_told, strlen(extract_told));

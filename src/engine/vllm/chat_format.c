@@ -151,8 +151,9 @@ static is_status from_template(vllm *e, is_chat_format *f, bool *trims, const ch
         st = INFERSCALE_OK;
         *why = "the server has none, or it takes no conversation of user and assistant";
     } else if (st == INFERSCALE_OK) {
-        bool found = strstr(alone, first_said.user) && is_chat_cut(&first_said, whole, alone, added_bos(e), f);
+        bool found = false;
 
+        if (strstr(alone, first_said.user)) st = is_chat_cut(&first_said, whole, alone, added_bos(e), f, &found);
         *why = found ? doubt(whole, again, system, trims) : "what is said does not stand in it in order";
     }
     is_free(whole);
