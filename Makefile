@@ -74,7 +74,7 @@ TESTS      := $(patsubst tests/%.c,$(OUT)/tests/%,$(TEST_SRC)) $(patsubst tests/
 FUZZ_SRC   := $(wildcard fuzz/fuzz_*.c)
 FUZZERS    := $(patsubst fuzz/%.c,$(OUT)/fuzz/%,$(FUZZ_SRC))
 
-.PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test install uninstall fuzz check-static \
+.PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test test-turns install uninstall fuzz check-static \
         test-build test-run test-tsan test-vllm soak
 .DEFAULT_GOAL := all
 all: lib plugins bin tools
@@ -245,6 +245,11 @@ FUZZ_NAMES := $(patsubst fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 FUZZ_N     ?= 20000
 test-run:
 	@scripts/run-tests.sh $(TEST_ITEMS) $(foreach f,$(FUZZ_NAMES),"build/asan/fuzz/fuzz_$(f) -n $(FUZZ_N) fuzz/corpus/$(f)")
+
+# Other points than make test tries: by the day's number, so that the same day tries the same. Bounded: these programs, once.
+TEST_TURNS := llama_test_faults test_crash_points test_faults test_forget_property
+test-turns:
+	@INFERSCALE_SEED=$${INFERSCALE_SEED:-$$(date -u +%Y%m%d)} scripts/run-tests.sh $(foreach t,$(TEST_TURNS),$(call on_cpus,build/release/tests/$(t)))
 
 # Power loss, failing memory and disks, kill -9: as long as told, in a folder under TMPDIR.
 SECONDS    ?= 600

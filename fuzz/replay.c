@@ -147,9 +147,18 @@ static void keep(uint64_t seed, uint64_t i, const uint8_t *p, size_t n)
     fclose(f);
 }
 
+/* The same mutations every time, unless $INFERSCALE_SEED says otherwise. */
+static uint64_t first_seed(void)
+{
+    const char *given = getenv("INFERSCALE_SEED");
+
+    if (given && !strcmp(given, "random")) return (uint64_t)time(NULL);
+    return given && *given ? strtoull(given, NULL, 0) : 20261201;
+}
+
 int main(int argc, char **argv)
 {
-    uint64_t n_mutations = 10000, seed = (uint64_t)time(NULL);
+    uint64_t n_mutations = 10000, seed = first_seed();
     uint8_t *p = malloc(MAX_SIZE);
     const char *keep_env = getenv("FUZZ_KEEP");
 

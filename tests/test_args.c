@@ -12,6 +12,7 @@
 
 #include "cli/args.h"
 #include "cli/out.h"
+#include "support/scratch.h"
 
 static int run_none(const cli_args *a) { return 0; }
 
@@ -271,8 +272,7 @@ static void survives_random_words(void **state)
 {
     static const char *const pieces[] = { "-",    "--", "=",    "count",    "name", "k", "fast", "json",
                                           "help", "",   "\xff", "\xc3\xa9", "7",    ",", "user" };
-    unsigned seed = getenv("TEST_SEED") ? (unsigned)strtoul(getenv("TEST_SEED"), NULL, 10) : 20240501;
-    print_message("seed %u\n", seed);
+    unsigned seed = (unsigned)scratch_seed("words");
     srand(seed);
     for (int round = 0; round < 20000; round++) {
         char words[6][64];

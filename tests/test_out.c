@@ -11,6 +11,7 @@
 
 #include "base/utf8.h"
 #include "cli/out.h"
+#include "support/scratch.h"
 
 static char *memory;
 static size_t memory_n;
@@ -114,8 +115,7 @@ static void numbers_for_people(void **state)
 /* Random bytes: the output is valid UTF-8, has no control character but line ends, and keeps to its columns. */
 static void survives_any_bytes(void **state)
 {
-    unsigned seed = getenv("TEST_SEED") ? (unsigned)strtoul(getenv("TEST_SEED"), NULL, 10) : 77;
-    print_message("seed %u\n", seed);
+    unsigned seed = (unsigned)scratch_seed("bytes");
     srand(seed);
     for (int round = 0; round < 20000; round++) {
         char s[700];

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "encode/policy.h"
 #include "plan/plan.h"
+#include "support/scratch.h"
 
 static uint64_t rng;
 
@@ -38,8 +39,7 @@ static is_profile profile;
 static int set_up(void **state)
 {
     (void)state;
-    rng = (uint64_t)time(NULL);
-    printf("seed %llu\n", (unsigned long long)rng);
+    rng = scratch_seed("plan");
     profile.header = tokens(7, 100);
     profile.header_plain = tokens(4, 200);
     profile.footer = tokens(3, 300);

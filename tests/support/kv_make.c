@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "support/scratch.h"
 
 uint64_t kv_next(uint64_t *seed)
 {
@@ -36,11 +37,7 @@ float kv_float(uint64_t *seed)
 
 uint64_t kv_seed(void)
 {
-    const char *given = getenv("INFERSCALE_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-
-    print_message("seed %llu (INFERSCALE_TEST_SEED repeats it)\n", (unsigned long long)seed);
-    return seed;
+    return scratch_seed("kv");
 }
 
 is_geometry *kv_geometry(uint32_t n_layers, uint32_t n_heads, uint32_t head_dim, int pairing, uint32_t rot_begin,

@@ -7,7 +7,7 @@
 uint64_t kv_next(uint64_t *seed);                      /* splitmix64 */
 uint32_t kv_below(uint64_t *seed, uint32_t n);
 float kv_float(uint64_t *seed);                        /* roughly normal, sigma 1, now and then 30 times as large */
-uint64_t kv_seed(void); /* INFERSCALE_TEST_SEED or the clock; printed, so that a failure repeats */
+uint64_t kv_seed(void); /* scratch_seed */
 
 /* Layers of K and V, all K planes with this rotation (rot_dim 0 = none). Asserts that the geometry checks. */
 is_geometry *kv_geometry(uint32_t n_layers, uint32_t n_heads, uint32_t head_dim, int pairing, uint32_t rot_begin,

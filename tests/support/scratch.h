@@ -15,8 +15,9 @@ void scratch_remove(char *path);                         /* with all that is in 
 /* "folder/name" in one of 8 rotating static buffers. */
 const char *scratch_path(const char *folder, const char *name);
 
-/* Random numbers for tests: reproducible from the printed seed. $INFERSCALE_SEED fixes it. */
-unsigned long long scratch_seed(const char *test);       /* chooses and prints */
+/* Random numbers for tests. Without more each test has a seed of its own and does the same every time. $INFERSCALE_SEED=N gives
+ * another, "random" (and soaking) one that nobody knows before. It is printed. */
+unsigned long long scratch_seed(const char *test);
 unsigned long long scratch_next(unsigned long long *s);
 unsigned scratch_below(unsigned long long *s, unsigned n);
 
