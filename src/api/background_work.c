@@ -101,10 +101,17 @@ bool is_bg_embeds_first(is_bg_worker *w, int stage, const is_bg_part *part)
 
 /* ---- Giving way ----------------------------------------------------------------------------------------------------------- */
 
-bool is_bg_give_way(is_background *b, int stage)
+/* The first stage does not wait for questions there. */
+static bool computes_elsewhere(const is_background *b)
 {
     is_engine *e = is_handle_engine_if_loaded(b->is);
-    const bool elsewhere = stage == IS_STAGE_FIRST && e && is_engine_describe(e)->remote;
+
+    return e && is_engine_describe(e)->remote;
+}
+
+bool is_bg_give_way(is_background *b, int stage)
+{
+    const bool elsewhere = stage == IS_STAGE_FIRST && computes_elsewhere(b);
 
     while (!elsewhere && !is_bg_stopping(b) && !is_gate_work_wait(b->is->gate, stage == IS_STAGE_FIRST, -1)) continue;
     return !is_bg_stopping(b);
@@ -298,7 +305,8 @@ bool is_bg_narrow(is_bg_worker *w, is_status *st)
     if (!is_handle_narrows(w->b->is)) return false;
     for (size_t i = 0; i < w->n_parts; i++) {
         if (w->parts[i].narrowing.done) continue;
-        if (!is_bg_give_way(w->b, IS_STAGE_FIRST)) return true;
+        /* Not for ever: the next look tells how long facts have waited. */
+        if (!computes_elsewhere(w->b) && !is_gate_work_wait(w->b->is->gate, true, LOOK_UP_MS)) return true;
         if (narrow_part(w, &w->parts[i], st)) return true;
     }
     return false;
