@@ -107,6 +107,13 @@ static void what_is_wrong_is_said_with_its_line(void **state)
                                        "audit = inf",
                                        "audit = 0x1",
                                        "audit = half",
+                                       "encode_lag_s = -2",
+                                       "encode_lag_s = 86401",
+                                       "encode_lag_s = 5s",
+                                       "encode_share = 1.5",
+                                       "encode_share = -0.1",
+                                       "encode_share_most = 2",
+                                       "encode_share_most = all",
                                        "mode = KV",
                                        "mode = kv|text",
                                        "codec = f8",
@@ -172,7 +179,8 @@ static void every_setting_reads_back_as_it_is_written(void **state)
     is_config a, b;
     OK(is_config_init(&a));
     OK(is_config_init(&b));
-    OK(read_text(&a, "port = 1\nram = 1536M\nmax_body = 1025\nread_only = on\naudit = 0.125\nmode = none\nhosts = a, b\n"));
+    OK(read_text(&a, "port = 1\nram = 1536M\nmax_body = 1025\nread_only = on\naudit = 0.125\nmode = none\nhosts = a, b\n"
+                     "encode_lag_s = -1\nencode_share = 0.25\nencode_share_most = 0.75\n"));
     for (int i = 0; i < IS_N_SETTINGS; i++) {
         char *v = is_config_value(&a, (enum is_setting_id)i), *w;
         OK(is_config_set(&b, is_config_name((enum is_setting_id)i), v, IS_BY_FLAG, 0));
@@ -183,6 +191,7 @@ static void every_setting_reads_back_as_it_is_written(void **state)
     }
     assert_int_equal(b.ram, (uint64_t)1536 << 20);
     assert_int_equal(b.max_body, 1025);
+    assert_true(b.encode_lag_s == -1 && b.encode_share == 0.25 && b.encode_share_most == 0.75);
     is_config_free(&a);
     is_config_free(&b);
 }
@@ -202,6 +211,10 @@ static void what_no_single_value_says_is_checked(void **state)
         { "cors = *\n", "cors" },
         { "cors = app.example\n", "origin" },
         { "cors = https://app.example/x\n", "origin" },
+        { "encode_share = 0\n", "encode_share" },
+        { "encode_share = 0.6\n", "encode_share_most" },
+        { "encode_share_most = 0.05\n", "encode_share_most" },
+        { "encode_share_most = 1\n", "below 1" },
     };
     is_config c;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -219,7 +232,9 @@ static void what_no_single_value_says_is_checked(void **state)
                                         "host = 0.0.0.0\nkeys = k",
                                         "tls_cert = a\ntls_key = b",
                                         "cors = https://app.example",
-                                        "cors = *\nkeys = k" };
+                                        "cors = *\nkeys = k",
+                                        "encode_lag_s = 0",
+                                        "encode_share = 0.9\nencode_share_most = 0.9" };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         OK(is_config_init(&c));
         OK(read_text(&c, good[i]));
@@ -278,6 +293,9 @@ static void config_check_shows_values_and_where_they_came_from(void **state)
     assert_true(port && mode && k && idle);
     assert_null(strstr(last.out, "very-secret"));
     expect_in(last.out, "INFERSCALE_PROT sets nothing; did you mean INFERSCALE_PORT?");
+    assert_int_equal(sh("INFERSCALE_ENCODE_SHARE=0.2 $IS config check a.conf --encode-lag-s -1 --json"), 0);
+    expect_in(last.out, "{\"name\":\"encode_lag_s\",\"value\":\"-1\",\"from\":\"flag\"}");
+    expect_in(last.out, "{\"name\":\"encode_share\",\"value\":\"0.2\",\"from\":\"environment\"}");
     assert_int_equal(sh("INFERSCALE_CONFIG=a.conf $IS config check"), 0);
     expect_in(last.out, "9000");
     assert_null(strstr(last.out, "very-secret"));

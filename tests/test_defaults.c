@@ -82,6 +82,7 @@ static void settings_of_the_server(void **state)
         { "k", "10" }, { "mode", "kv" }, { "audit", "0" }, { "host", "127.0.0.1" }, { "port", "8080" }, { "max_connections", "512" },
         { "max_queue", "256" }, { "max_body", "16M" }, { "read_s", "30" }, { "idle_s", "75" }, { "drain_s", "30" }, { "generate_s", "600" },
         { "log", "auto" }, { "read_only", "off" },
+        { "question_embed_ms", "50" }, { "encode_lag_s", "5" }, { "encode_share", "0.1" }, { "encode_share_most", "0.5" },
     };
 #define IS_X(field, flag, kind, arg, def, min, max, choices, help) { #field, def },
     static const struct { const char *name, *value; } is[] = { IS_CONFIG_MAP(IS_X, IS_X) };

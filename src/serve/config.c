@@ -373,6 +373,9 @@ is_status is_config_check(const is_config *c, is_config_error on_error, void *ct
     }
     if (strcmp(c->engine, "vllm") != 0 && *c->upstream && c->from[IS_SET_upstream].by != IS_BY_VARIABLE)
         report(&k, INFERSCALE_E_INVALID, "upstream is what engine vllm computes on; add engine = vllm, or drop it");
+    if (!(c->encode_share > 0 && c->encode_share <= c->encode_share_most && c->encode_share_most < 1))
+        report(&k, INFERSCALE_E_INVALID,
+               "encode_share is above 0 and at most encode_share_most, which is below 1: questions need the rest");
     if (!*c->tls_cert != !*c->tls_key)
         report(&k, INFERSCALE_E_INVALID, "tls_cert and tls_key belong together; give both, or neither");
     if (*c->cors && strcmp(c->cors, "*") == 0 && !*c->keys)

@@ -31,6 +31,10 @@
     X(ram, "ram", SIZE, "SIZE", "1G", 1 << 20, INT64_MAX, "", "budget of the KV kept in memory") \
     X(question_embed_ms, "question-embed-ms", COUNT, "MS", "50", 0, 60000, "", \
       "a question first embeds what is new of its owner, so long at most; 0 = never") \
+    X(encode_lag_s, "encode-lag-s", NUMBER, "SECONDS", "5", -1, 86400, "", \
+      "facts that have waited so long get KV while questions are open too; 0 = all do, -1 = none") \
+    X(encode_share, "encode-share", NUMBER, "SHARE", "0.1", 0, 1, "", "share of that time that the encoder gets at first") \
+    X(encode_share_most, "encode-share-most", NUMBER, "SHARE", "0.5", 0, 1, "", "it grows with the lag up to this one") \
     Y(read_only, "read-only", SWITCH, NULL, "off", 0, 0, "", "never write to the store") \
     Y(start_empty, "start-empty", SWITCH, NULL, "off", 0, 0, "", "where the bank is lost: begin a new memory, and keep the rest in HOME/lost-N") \
     X(host, "host", TEXT, "ADDRESS", "127.0.0.1", 0, 0, "", "address to listen on; any but this machine's own needs keys") \
@@ -72,6 +76,7 @@ typedef struct is_config {
     uint64_t ram;
     bool read_only, start_empty;
     uint32_t question_embed_ms;
+    double encode_lag_s, encode_share, encode_share_most; /* encoding while questions are open */
     /* listening */
     char *host;                            /* 127.0.0.1; another address needs keys */
     uint32_t port;

@@ -85,6 +85,9 @@ static void drain(is_server *s)
 
 /* ---- Starting ------------------------------------------------------------------------------------------------------------ */
 
+/* Zero means the default to the library, and no wait at all in the settings. */
+#define AT_ONCE_S 0.001
+
 static const char *given(const char *s) { return *s ? s : NULL; }
 
 static is_status open_store(is_server *s)
@@ -112,6 +115,9 @@ static is_status open_store(is_server *s)
     o.read_only = c->read_only;
     o.start_empty = c->start_empty;
     o.question_embed_ms = c->question_embed_ms ? (int)c->question_embed_ms : -1;
+    o.encode_lag_s = c->encode_lag_s == 0 ? AT_ONCE_S : c->encode_lag_s;
+    o.encode_share = c->encode_share;
+    o.encode_share_most = c->encode_share_most;
     o.background = !c->read_only;
     o.on_log = is_serve_log_library;
     IS_TRY(inferscale_open(&s->is, &o));
