@@ -298,12 +298,13 @@ static json_t *times_of(const inferscale_answer *ans, bool whole)
 
 json_t *is_oa_memory_of(const is_oa_run *run, const inferscale_answer *ans, bool whole)
 {
-    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, s:{s:i, s:i, s:i}, s:i, s:i, s:i, s:b, s:s, s:o, s:o}", "asked",
+    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, "
+                     "s:{s:i, s:i, s:i}, s:i, s:i, s:i, s:b, s:s, s:o, s:o}", "asked",
                      mode_name(run->ask->o.ask.mode), "mode", mode_name(ans->mode), "header", ans->header ? ans->header : "none",
                      "facts", facts_of(run, ans), "tokens", "prompt", (int)ans->tokens_prompt, "computed", (int)ans->tokens_computed,
                      "injected", (int)ans->tokens_injected, "resident", (int)ans->tokens_resident, "placed", "kept",
                      (int)ans->n_placed_kept, "new", (int)ans->n_placed_new, "lost", (int)ans->n_placed_lost, "dropped",
                      (int)ans->n_dropped, "turns_dropped", (int)ans->n_turns_dropped, "not_embedded", (int)ans->n_unembedded,
-                     "index_built", ans->index_built, "fallback", ans->fallback ? ans->fallback : "", "fallbacks", is_json_fallbacks(ans->fallbacks), "timings",
-                     times_of(ans, whole));
+                     "index_built", ans->index_built, "fallback", ans->fallback ? ans->fallback : "", "fallbacks",
+                     is_json_fallbacks(ans->fallbacks), "timings", times_of(ans, whole));
 }

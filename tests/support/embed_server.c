@@ -47,7 +47,8 @@ static void answer(int fd, json_t *input)
     char head[160], *body;
 
     for (size_t i = 0; i < json_array_size(input); i++)
-        json_array_append_new(data, json_pack("{s:i, s:o}", "index", (int)i, "embedding", vector_of(json_string_value(json_array_get(input, i)))));
+        json_array_append_new(data, json_pack("{s:i, s:o}", "index", (int)i, "embedding",
+                                              vector_of(json_string_value(json_array_get(input, i)))));
     whole = json_pack("{s:o}", "data", data);
     body = json_dumps(whole, JSON_COMPACT);
     snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", strlen(body));
