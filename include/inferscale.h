@@ -49,11 +49,9 @@
  * THREADS. A handle may be shared by threads; their questions share the engine's steps (n_parallel). Many processes may open one store.
  *
  * STRINGS are UTF-8 without NUL. Ids are int64 > 0, unique per store.
- *
  * TIMES are seconds since 1970-01-01T00:00:00Z, of the years 0 to 9999; others are E_INVALID. 0 and INFERSCALE_NO_TIME mean that
  * no time is given: a zeroed struct has none. That first second itself is INFERSCALE_TIME_ZERO, in what is given and in what comes
  * back, so that every time of an item can be handed in again as it is.
- *
  * Every options struct begins with struct_size (set by its _INIT macro) so that it can grow; output structs only grow.
  */
 #ifndef INFERSCALE_H
@@ -118,8 +116,6 @@ INFERSCALE_API const char *inferscale_error(void);
 
 /* The library's version, e.g. "0.1.0". Static. */
 INFERSCALE_API const char *inferscale_version(void);
-
-/* ---- Times --------------------------------------------------------------------------------------------------------------- */
 
 #define INFERSCALE_NO_TIME INT64_MIN         /* no time, as 0 */
 #define INFERSCALE_TIME_ZERO (INT64_MIN + 1) /* 1970-01-01T00:00:00Z */
@@ -200,6 +196,9 @@ INFERSCALE_API void inferscale_close(inferscale *is);
 
 /* ---- Whose memory -------------------------------------------------------------------------------------------------------- */
 
+/* Each of these names has at most so many bytes of UTF-8, everywhere: here, over HTTP and MCP, in a keys file, in imported files. */
+#define INFERSCALE_NAME_MAX 512
+
 /* The partition is (tenant, owner), owner = user, else agent, else run, else app: one of them must be given. It is the unit of
  * isolation. Where user is given, agent, run and app are attributes filtered inside it. NULL or "" = not given. */
 typedef struct inferscale_scope {
@@ -210,12 +209,13 @@ typedef struct inferscale_scope {
 
 typedef struct inferscale_fact {
     const char *text;        /* 1 byte .. 64 KiB of valid UTF-8, not blank */
-    int64_t event_time;      /* when it happened or was said; 0 = now */
+    int64_t event_time;      /* when it happened: the prompt shows the date. 0 = nobody said: it shows none, and filters go by the write time */
     int64_t source_turn;     /* id of the turn it came from; 0 = none */
     int64_t valid_from;      /* 0 = event_time, or now if that lies ahead */
     int64_t valid_to;        /* closed validity; 0 = open */
     int64_t expires;         /* not recalled from then on; 0 = never */
     const char *metadata;    /* a JSON object; NULL = {} */
+    int undated;             /* 1 = event_time is for filters and order alone; the prompt shows no date */
 } inferscale_fact;
 
 /* inferscale_remember reports ADD or NONE. UPDATE and DELETE are what inferscale_update, inferscale_supersede and inferscale_forget do,
@@ -240,7 +240,8 @@ typedef struct inferscale_turn {
     const char *speaker;      /* NULL = "user" */
     const char *text;
     const char *external_id;  /* the application's name for the turn; NULL = none */
-    int64_t time;             /* 0 = now */
+    int64_t time;             /* when it was said; 0 = not told: as event_time of a fact */
+    int undated;              /* as of a fact */
 } inferscale_turn;
 
 /* Adds n conversation turns, in order, in one transaction; ids[n] (may be NULL) receives their ids. Turns are found by recall
@@ -248,7 +249,9 @@ typedef struct inferscale_turn {
 INFERSCALE_API inferscale_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, const inferscale_turn *turns,
                                                       size_t n, int64_t *ids);
 
-/* Makes a new version of a fact (metadata NULL keeps it). The old version stays in the history, valid until the new one's
+/* Makes a new version of a fact (metadata NULL keeps it). event_time 0: if the text is the same, the version keeps the date of the one
+ * before, and whether it was given; another text has no date, for nobody said when that happened, and counts as of now. In both cases it
+ * holds from now on, unless valid_from says otherwise. The old version stays in the history, valid until the new one's
  * valid_from. When it returns no token that is generated depends on the old text, in other processes of this machine either.
  * Errors: E_NOTFOUND (also: not in this partition), E_INVALID, E_BUSY (changed, but a question that uses the old text has not
  * ended in 10 s; it ends before its next token), ... */
@@ -343,6 +346,7 @@ typedef struct inferscale_item {
     int withdrawn;            /* turns: a fact that came from it was forgotten; it is not found and not used any more */
     int expired;              /* 1 = its time is over: not found, not used; inferscale_forget_with (expired) deletes it */
     int64_t superseded_by;    /* facts: inferscale_supersede; 0 = none */
+    int dated;                /* 1 = event_time was given, and the prompt shows it; 0 = it is the time of writing, and does not */
 } inferscale_item;
 
 typedef struct inferscale_list {
@@ -392,7 +396,7 @@ INFERSCALE_API inferscale_status inferscale_show(inferscale *is, const inferscal
 /* Whose an item is: its tenant, and its owner and attributes under their names; "" if not set. For those who may ask about every owner: a
  * caller that may not must compare the answer with what it may see, and say "not found" where it differs. E_NOTFOUND. */
 typedef struct inferscale_owner {
-    char tenant[513], user[513], agent[513], run[513], app[513];
+    char tenant[513], user[513], agent[513], run[513], app[513]; /* INFERSCALE_NAME_MAX + 1 */
 } inferscale_owner;
 INFERSCALE_API inferscale_status inferscale_whose(inferscale *is, int64_t id, inferscale_owner *out);
 

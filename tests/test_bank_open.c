@@ -189,6 +189,8 @@ static void test_older_version_is_migrated(void **state)
             "DROP INDEX items_by_superseding; ALTER TABLE items DROP COLUMN superseded_by;"
             "ALTER TABLE segments DROP COLUMN n_passes; ALTER TABLE segments DROP COLUMN lead;"
             "ALTER TABLE segments DROP COLUMN write_time; ALTER TABLE embeddings DROP COLUMN checksum;"
+            "DROP INDEX segments_outdated; ALTER TABLE segments DROP COLUMN outdated;"
+            "ALTER TABLE fact_versions DROP COLUMN dated; ALTER TABLE turns DROP COLUMN dated;"
             "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; DROP TABLE home; PRAGMA user_version = 1");
     FAILS(E_READONLY, is_bank_open(k->path, true, &k->bank));
     assert_non_null(strstr(is_error(), "older schema 1"));
@@ -220,7 +222,14 @@ static void test_migrates_the_first_schema_to_the_same_tables(void **state)
                       " created INTEGER NOT NULL); INSERT INTO partitions VALUES(7, '', 1, 'anna', zeroblob(32), 3, 4, 5);"
                       "CREATE TABLE items(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL,"
                       " UNIQUE(partition_id, id));"
-                      "CREATE TABLE segments(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL);"
+                      "CREATE TABLE segments(id INTEGER PRIMARY KEY AUTOINCREMENT, partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL,"
+                      " version INTEGER NOT NULL, name BLOB NOT NULL, fingerprint BLOB NOT NULL, policy TEXT NOT NULL);"
+                      "CREATE TABLE segment_deps(partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+                      " segment_id INTEGER NOT NULL);"
+                      "CREATE TABLE fact_versions(partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, version INTEGER NOT NULL,"
+                      " event_time INTEGER NOT NULL, write_time INTEGER NOT NULL, valid_to INTEGER NOT NULL, expires INTEGER NOT NULL);"
+                      "CREATE TABLE turns(partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, time INTEGER NOT NULL,"
+                      " write_time INTEGER NOT NULL);"
                       "CREATE TABLE embeddings(partition_id INTEGER NOT NULL, item_id INTEGER NOT NULL, fingerprint BLOB NOT NULL,"
                       " version INTEGER NOT NULL, scale REAL NOT NULL, q BLOB NOT NULL,"
                       " PRIMARY KEY(partition_id, item_id, fingerprint)) WITHOUT ROWID;"

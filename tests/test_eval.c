@@ -127,7 +127,7 @@ static void test_trace(void **state)
     is_plan_opts with = { .with_memory = true, .n_ctx_left = 2000 }, without = { .n_ctx_left = 2000 };
     is_run_opts plain = { 0 }, batched = { .batch = 3, .no_prefix_cache = true };
     is_plan_fact fact = { .id = 1, .version = 1 };
-    inferscale_item item = { .text = "Ann bought figs at the market.", .event_time = 1672567200 };
+    inferscale_item item = { .text = "Ann bought figs at the market.", .event_time = 1672567200, .dated = 1 };
     is_tokens q = { 0 };
     trace *t = NULL;
     trace_distance d;

@@ -56,8 +56,8 @@ static void what_is_wrong_in_a_keys_file_is_said_with_its_line(void **state)
     bad(K1 "\n\nfifteen_bytes__\n", "line 3");
     bad(K1 " admn\n", "admn");
     bad(K1 " user\n", "user");
-    bad(K1 " user=\n", "1 to 256");
-    bad(K1 " user=\"\"\n", "1 to 256");
+    bad(K1 " user=\n", "1 to 512");
+    bad(K1 " user=\"\"\n", "1 to 512");
     bad(K1 " user=\"a b\n", "quote");
     bad(K1 " user=a user=b\n", "twice");
     bad(K1 " owner=a\n", "owner");
@@ -70,8 +70,8 @@ static void what_is_wrong_in_a_keys_file_is_said_with_its_line(void **state)
     memset(long_one, 'k', sizeof long_one);
     memcpy(long_one + 600, "\n", 2);
     bad(long_one, "512");
-    snprintf(long_one, sizeof long_one, "%s user=%0300d\n", K1, 1);
-    bad(long_one, "256");
+    snprintf(long_one, sizeof long_one, "%s user=%0513d\n", K1, 1);
+    bad(long_one, "1 to 512 bytes");
 }
 
 /* As many as there may be: comparing each with each would take minutes, in the thread that serves everybody. */
@@ -408,8 +408,8 @@ static void a_bound_key_names_no_other_partition(void **state)
         assert_int_equal(r.status, 400);
         serve_reply_free(&r);
     }
-    char big[400];
-    snprintf(big, sizeof big, "{\"user_id\": \"%0257d\"}", 1);
+    char big[700];
+    snprintf(big, sizeof big, "{\"user_id\": \"%0513d\"}", 1);
     serve_reply r = serve_call(k, "POST", "/whose", "X-API-Key: isk_plain_000000001\r\n", big);
     assert_int_equal(r.status, 400);
     serve_reply_free(&r);

@@ -268,6 +268,10 @@ static is_status exact_first(is_asking *a, is_planned *planned)
     if (v->exact) return INFERSCALE_OK;
     IS_TRY(is_variant_exact(a->is, &a->p, v->id, plan->parts[at].version, &exact, &n_bad));
     if (!exact) return INFERSCALE_OK;
+    if (!is_planned_same(planned, at, exact)) { /* an outdated row is still in its place */
+        is_segment_unref(exact);
+        return INFERSCALE_OK;
+    }
     st = is_planned_replace(planned, at, exact);
     is_segment_unref(exact);
     if (st != INFERSCALE_OK) return st;

@@ -257,6 +257,51 @@ static bool make_ready(is_bg_worker *w, int stage)
     return true;
 }
 
+/* The next partition that may have outdated rows; with the lease of the first stage, whose work it is. NULL: none, or not now. */
+static is_bg_part *part_to_replace(is_bg_worker *w)
+{
+    is_background *b = w->b;
+    const is_bg_stage *s = &b->stages[IS_STAGE_FIRST];
+    is_status st;
+
+    if (s->off || !s->ready || is_now_ms() < s->retry_ms) return NULL;
+    for (size_t i = 0; i < w->n_parts; i++) {
+        if (w->parts[i].replaced) continue;
+        if (hold_lease(b, IS_STAGE_FIRST, &st)) return &w->parts[i];
+        if (st != INFERSCALE_OK) note_failure(w, IS_STAGE_FIRST, st);
+        return NULL;
+    }
+    return NULL;
+}
+
+/* Rows that a schema change made outdated serve until nothing new waits for the first stage; then they are replaced, before any are
+ * refined. */
+static bool replace_turn(is_bg_worker *w)
+{
+    is_background *b = w->b;
+    is_bg_part *part;
+    uint32_t n_done = 0;
+
+    while ((part = part_to_replace(w)) && n_done == 0) {
+        is_status st;
+
+        if (!is_bg_give_way(b, IS_STAGE_REFINE)) return true;
+        pthread_mutex_lock(&b->lock);
+        w->in_slice = true;
+        pthread_mutex_unlock(&b->lock);
+        st = is_bg_replace(w, part, &n_done);
+        after_slice(w, IS_STAGE_FIRST, part, 0);
+        if (st == INFERSCALE_E_NOTFOUND || (st == INFERSCALE_OK && n_done == 0)) {
+            part->replaced = true;
+            continue;
+        }
+        if (st == INFERSCALE_OK) return true;
+        if (st != INFERSCALE_E_CANCELLED && !w->dropped) note_failure(w, IS_STAGE_FIRST, st);
+        return true;
+    }
+    return false;
+}
+
 static bool stage_turn(is_bg_worker *w, int stage)
 {
     is_background *b = w->b;
@@ -265,6 +310,8 @@ static bool stage_turn(is_bg_worker *w, int stage)
     bool any = false;
 
     if (stage >= IS_STAGE_REFINE && !is_gate_open(b->is->gate)) return false;
+    if (stage == IS_STAGE_REFINE && replace_turn(w)) return true;
+
     if (s->off || is_now_ms() < s->retry_ms || !make_ready(w, stage)) return false;
     if (stage == IS_STAGE_FIRST && is_bg_narrow(w, &st)) {
         if (st != INFERSCALE_OK) note_failure(w, stage, st);

@@ -32,6 +32,8 @@ typedef struct is_bg_part {
     bool dirty[IS_STAGES], again[IS_STAGES]; /* there may be work behind `done`; some failed: once more from the start */
     is_narrowing narrowing;           /* of rows in a wider codec; looked for once */
     uint32_t narrow_failed;
+    int64_t replaced_to;              /* outdated rows of facts up to this id are replaced */
+    bool replaced;                    /* all are */
 } is_bg_part;
 
 typedef struct is_bg_stage {
@@ -126,6 +128,8 @@ const is_policy *is_bg_policy(is_background *b, int stage);         /* FIRST and
 /* Does the next few items of the partition. *n_done = items that left the queue, 0 = there is nothing behind part->done. E_BUSY and
  * w->dropped: a question came. */
 is_status is_bg_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t *n_done);
+/* Encodes the next few facts of the partition that have outdated rows (is_bank_outdated), which replaces these. *n_done as above. */
+is_status is_bg_replace(is_bg_worker *w, is_bg_part *part, uint32_t *n_done);
 /* The stage needs vectors that are not there yet and are being made: a policy that goes by them waits for those of the partition,
  * refining for all. */
 bool is_bg_embeds_first(is_bg_worker *w, int stage, const is_bg_part *part);

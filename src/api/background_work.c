@@ -204,15 +204,17 @@ static is_status on_refined(void *ctx, size_t n, const char *what)
     return INFERSCALE_OK;
 }
 
-static is_status encode_ids(is_bg_worker *w, int stage, const is_partition *p, const int64_t *ids, size_t n, is_bg_part *part)
+/* By the stage's policy; idle: in idle time alone, whatever the stage. */
+static is_status encode_ids(is_bg_worker *w, int stage, bool idle, const is_partition *p, const int64_t *ids, size_t n,
+                            is_bg_part *part)
 {
     is_background *b = w->b;
     is_encoder enc = is_handle_encoder(b->is);
-    is_encode_job job = { .policy = is_bg_policy(b, stage), .on_facts = stage >= IS_STAGE_REFINE ? on_refined : on_facts, .ctx = w };
+    is_encode_job job = { .policy = is_bg_policy(b, stage), .on_facts = idle ? on_refined : on_facts, .ctx = w };
     is_status st;
 
     enc.bank = w->bank;
-    enc.background = stage >= IS_STAGE_REFINE ? IS_CAPTURE_IDLE : IS_CAPTURE_SOON;
+    enc.background = idle ? IS_CAPTURE_IDLE : IS_CAPTURE_SOON;
     enc.on_busy = on_busy;
     enc.busy_ctx = w;
     enc.cancel = NULL;
@@ -225,6 +227,37 @@ static is_status encode_ids(is_bg_worker *w, int stage, const is_partition *p, c
     b->state.tokens_computed += job.tokens_computed;
     pthread_mutex_unlock(&b->lock);
     b->rate_facts += (double)job.facts;
+    return st;
+}
+
+/* What is replaced goes under every policy: the second stage has it to do again. */
+is_status is_bg_replace(is_bg_worker *w, is_bg_part *part, uint32_t *n_done)
+{
+    is_background *b = w->b;
+    is_bg_stage *s = &b->stages[IS_STAGE_FIRST];
+    const size_t most = s->slice ? s->slice : ENCODE_SLICE;
+    is_partition p;
+    int64_t *ids = NULL;
+    size_t n = 0;
+    is_status st;
+
+    *n_done = 0;
+    w->dropped = false;
+    IS_TRY(is_bank_partition_by_id(w->bank, part->id, &p));
+    st = is_bank_outdated(w->bank, &p, is_bg_view(b, IS_STAGE_FIRST), part->replaced_to, most, &ids, &n);
+    if (st == INFERSCALE_OK && n) {
+        st = encode_ids(w, IS_STAGE_FIRST, true, &p, ids, n, part);
+        if (w->dropped) s->slice = n > 1 ? n / 2 : 1;
+        for (int i = IS_STAGE_REFINE; i < IS_STAGES; i++) {
+            part->dirty[i] = true;
+            part->done[i] = 0;
+        }
+    }
+    if (st == INFERSCALE_OK && n) {
+        part->replaced_to = ids[n - 1];
+        *n_done = (uint32_t)n;
+    }
+    is_free(ids);
     return st;
 }
 
@@ -248,7 +281,7 @@ is_status is_bg_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t *n_
     else st = is_bank_unencoded(w->bank, &p, is_bg_view(b, stage), is_bg_policy(b, stage)->name, is_bg_policy(b, stage)->header_one_in,
                                 part->done[stage], most, &ids, &n);
     if (st == INFERSCALE_OK && n > 0) {
-        st = stage == IS_STAGE_EMBED ? embed_ids(w, &p, ids, n) : encode_ids(w, stage, &p, ids, n, part);
+        st = stage == IS_STAGE_EMBED ? embed_ids(w, &p, ids, n) : encode_ids(w, stage, stage >= IS_STAGE_REFINE, &p, ids, n, part);
         if (w->dropped) s->slice = n > 1 ? n / 2 : 1;
         else if (st == INFERSCALE_OK) s->slice = most < limit ? 2 * most : limit;
         if (st == INFERSCALE_OK || (s->careful && !w->dropped && st != INFERSCALE_E_CANCELLED)) {

@@ -119,11 +119,45 @@ is_status is_handle_embed_again(inferscale *is, const is_partition *p, inferscal
 
 /* ---- KV ------------------------------------------------------------------------------------------------------------------ */
 
+/* The ids of both lists, each in order, into the first. */
+static is_status merge_ids(int64_t **ids, size_t *n, const int64_t *more, size_t n_more)
+{
+    int64_t *both = is_malloc((*n + n_more + 1) * sizeof *both);
+    size_t at = 0;
+
+    if (!both) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a list of ids");
+    for (size_t i = 0, j = 0; i < *n || j < n_more;) {
+        const int64_t next = j == n_more || (i < *n && (*ids)[i] <= more[j]) ? (*ids)[i] : more[j];
+
+        both[at++] = next;
+        i += i < *n && (*ids)[i] == next;
+        j += j < n_more && more[j] == next;
+    }
+    is_free(*ids);
+    *ids = both;
+    *n = at;
+    return INFERSCALE_OK;
+}
+
+/* What has no rows under the policy, and what has outdated ones. */
 static is_status fact_ids(work *w, const is_policy *policy, int64_t **ids, size_t *n)
 {
+    int64_t *outdated = NULL;
+    size_t n_outdated = 0;
+    is_status st;
+
     if (w->o->again) return all_ids(w, INFERSCALE_FACTS, ids, n);
-    return is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, policy->header_one_in, 0, 0,
-                             ids, n);
+    IS_TRY(is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, policy->header_one_in, 0, 0,
+                             ids, n));
+    st = is_bank_outdated(w->is->bank, &w->p, w->is->profile->fingerprint, 0, 0, &outdated, &n_outdated);
+    if (st == INFERSCALE_OK && n_outdated) st = merge_ids(ids, n, outdated, n_outdated);
+    is_free(outdated);
+    if (st != INFERSCALE_OK) {
+        is_free(*ids);
+        *ids = NULL;
+        *n = 0;
+    }
+    return st;
 }
 
 static is_status on_facts(void *ctx, size_t n, const char *what)

@@ -157,6 +157,26 @@ is_status is_bank_unencoded(is_bank *b, const is_partition *p, const uint8_t fin
     return st;
 }
 
+is_status is_bank_outdated(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id, size_t limit,
+                           int64_t **ids, size_t *n)
+{
+    is_status st;
+    sql q;
+
+    *ids = NULL;
+    *n = 0;
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT DISTINCT item_id FROM segments INDEXED BY segments_outdated WHERE partition_id = ?1 AND fingerprint = ?2"
+                    " AND item_id > ?3 AND outdated = 1 ORDER BY item_id LIMIT ?4");
+    sql_i64(&q, p->id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_i64(&q, after_id);
+    bind_limit(&q, limit);
+    st = bank_collect_ids(&q, ids, n);
+    bank_unlock(b);
+    return st;
+}
+
 /* Two columns of one row: a count and the write time of the oldest. */
 static is_status read_waiting(sql *q, is_waiting *out)
 {

@@ -37,7 +37,7 @@ typedef struct is_partition {
 } is_partition;
 
 /* The scope's partition. create = false: E_NOTFOUND if it does not exist. E_INVALID without any owner, or with bytes that are
- * not UTF-8, or names over 512 bytes. */
+ * not UTF-8, or names over INFERSCALE_NAME_MAX bytes. */
 is_status is_bank_partition(is_bank *b, const inferscale_scope *scope, bool create, is_partition *out);
 is_status is_bank_partition_refresh(is_bank *b, is_partition *p); /* reads epoch and revision again */
 
@@ -185,15 +185,20 @@ typedef struct is_segment_entry { is_segment_row row; const is_dep *deps; size_t
 is_status is_bank_put_segments(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t fingerprint[IS_HASH_BYTES],
                                const is_segment_entry *entries, size_t n);
 /* The segments of a fact's current version under a fingerprint and policy (NULL = any that may be served, so no leads), newest
- * first; *rows is is_free'd. */
+ * first; *rows is is_free'd. Outdated ones (schema.c, version 7) are served, so they are among any, behind the others; a policy has
+ * made none of them. */
 is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy, int64_t fact_id,
                            is_segment_row **rows, size_t *n);
 /* Which of these fact versions are current and have a segment under fingerprint and policy: have[n]. */
 is_status is_bank_have_segments(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
                                 const is_dep *facts, size_t n, bool *have);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
-/* Takes a fact's segment of this name under a policy out of the books, or, with others, all but that one: they are no longer
- * wanted. *stale = the names that nothing uses any more; they are doomed, as after forgetting. */
+/* The facts of a view that have outdated rows, in id order after after_id, at most limit (0 = all); *ids is is_free'd. Encoding them
+ * replaces these (is_bank_retire). */
+is_status is_bank_outdated(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id, size_t limit,
+                           int64_t **ids, size_t *n);
+/* Takes a fact's segment of this name under a policy out of the books, or, with others, all but that one, and what is outdated under
+ * any policy: they are no longer wanted. *stale = the names that nothing uses any more; they are doomed, as after forgetting. */
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
                          int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale);
 

@@ -11,6 +11,7 @@
 typedef struct filled {
     const char *text, *metadata; /* metadata NULL = the caller's default */
     int64_t hash, event_time, write_time, valid_from, valid_to, expires, source_turn;
+    bool dated;
 } filled;
 
 static is_status check_times(const inferscale_fact *f, const char *who)
@@ -40,7 +41,8 @@ static is_status fill(const inferscale_fact *f, size_t which, int64_t now, fille
     *out = (filled){ .text = f->text, .metadata = f->metadata && *f->metadata ? f->metadata : NULL, .write_time = now,
                      .hash = (int64_t)is_checksum(f->text, strlen(f->text)),
                      .event_time = is_time_given(f->event_time) ? is_time_seconds(f->event_time) : now,
-                     .valid_to = or_none(f->valid_to), .expires = or_none(f->expires), .source_turn = f->source_turn };
+                     .valid_to = or_none(f->valid_to), .expires = or_none(f->expires), .source_turn = f->source_turn,
+                     .dated = is_time_given(f->event_time) && !f->undated };
     /* An appointment is known before it happens: without a validity of its own a fact holds from when it was told. */
     out->valid_from = out->event_time < out->write_time ? out->event_time : out->write_time;
     if (is_time_given(f->valid_from)) out->valid_from = is_time_seconds(f->valid_from);
@@ -108,8 +110,8 @@ static int64_t find_equal(is_bank *b, const is_partition *p, const filled *f, is
 static is_status insert_version(is_bank *b, const is_partition *p, int64_t id, int64_t version, const filled *f)
 {
     sql q = sql_open(b, "INSERT INTO fact_versions(partition_id, item_id, version, text, text_hash, event_time, write_time, "
-                     "valid_from, valid_to, expires, source_turn, metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,"
-                     " ?11, ifnull(json(?12), ifnull((SELECT metadata FROM fact_versions WHERE partition_id = ?1"
+                     "valid_from, valid_to, expires, source_turn, dated, metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,"
+                     " ?10, ?11, ?12, ifnull(json(?13), ifnull((SELECT metadata FROM fact_versions WHERE partition_id = ?1"
                      " AND item_id = ?2 AND version = ?3 - 1), '{}')))");
 
     sql_i64(&q, p->id);
@@ -123,6 +125,7 @@ static is_status insert_version(is_bank *b, const is_partition *p, int64_t id, i
     sql_i64(&q, f->valid_to);
     sql_i64(&q, f->expires);
     sql_i64(&q, f->source_turn);
+    sql_i64(&q, f->dated);
     sql_text_or_null(&q, f->metadata);
     return sql_run(&q, NULL);
 }
@@ -230,12 +233,31 @@ static is_status close_version(is_bank *b, const is_partition *p, int64_t id, in
     return sql_run(&q, NULL);
 }
 
-static is_status change(is_bank *b, const is_partition *p, int64_t id, const filled *f, is_names *stale)
+/* The date of the version before, if the text is the same: a date belongs to the words that it was given with. */
+static is_status keep_date(is_bank *b, const is_partition *p, int64_t id, int64_t version, filled *f)
+{
+    sql q = sql_open(b, "SELECT event_time, dated FROM fact_versions WHERE partition_id = ?1 AND item_id = ?2 AND version = ?3 AND"
+                     " text = ?4");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_i64(&q, version);
+    sql_text(&q, f->text);
+    if (sql_row(&q)) {
+        f->event_time = sqlite3_column_int64(q.stmt, 0);
+        f->dated = sqlite3_column_int(q.stmt, 1) != 0;
+    }
+    return sql_end(&q);
+}
+
+/* keep: no time was given. */
+static is_status change(is_bank *b, const is_partition *p, int64_t id, filled *f, bool keep, is_names *stale)
 {
     int64_t version = 0;
     sql q;
 
     IS_TRY(current_version(b, p, id, &version));
+    if (keep) IS_TRY(keep_date(b, p, id, version, f));
     IS_TRY(bank_check_metadata(b, "fact", SIZE_MAX, f->metadata));
     IS_TRY(check_source(b, p, SIZE_MAX, f->source_turn));
     IS_TRY(bank_drop_dependents(b, p, id, stale)); /* everything made from the old text */
@@ -257,7 +279,7 @@ is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, con
     if (stale) *stale = (is_names){ 0 };
     IS_TRY(fill(fact, SIZE_MAX, is_now_epoch(), &f));
     IS_TRY(bank_begin(b));
-    st = bank_end(b, change(b, p, id, &f, stale));
+    st = bank_end(b, change(b, p, id, &f, !is_time_given(fact->event_time), stale));
     if (st != INFERSCALE_OK && stale) is_names_free(stale);
     return st;
 }

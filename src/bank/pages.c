@@ -255,24 +255,51 @@ is_status bank_retire_name(is_bank *b, const is_partition *p, const uint8_t *nam
     return bank_names_add(stale, name);
 }
 
+/* The names that is_bank_retire takes out. */
+static is_status list_retired(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy, int64_t fact_id,
+                              const uint8_t *name, bool others, is_names *out)
+{
+    is_status st = INFERSCALE_OK, ended;
+    sql q;
+
+    *out = (is_names){ 0 };
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT DISTINCT name FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND"
+                    " ((policy = ?4 AND (name = ?5) <> ?6) OR (?6 <> 0 AND outdated = 1))");
+    sql_i64(&q, p->id);
+    sql_i64(&q, fact_id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_text(&q, policy);
+    sql_blob(&q, name, IS_HASH_BYTES);
+    sql_i64(&q, others);
+    while (st == INFERSCALE_OK && sql_row(&q)) {
+        if (sqlite3_column_bytes(q.stmt, 0) == IS_HASH_BYTES) st = bank_names_add(out, sqlite3_column_blob(q.stmt, 0));
+        else q.rc = SQLITE_CORRUPT;
+    }
+    if (st != INFERSCALE_OK) q.rc = SQLITE_OK;
+    ended = sql_end(&q);
+    bank_unlock(b);
+    if (st == INFERSCALE_OK) st = ended;
+    if (st != INFERSCALE_OK) is_names_free(out);
+    return st;
+}
+
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
                          int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale)
 {
-    is_segment_row *rows = NULL;
-    size_t n = 0;
+    is_names names;
     is_status st;
     sql q;
 
     *stale = (is_names){ 0 };
-    IS_TRY(is_bank_segments(b, p, fingerprint, policy, fact_id, &rows, &n));
-    if (n == 1 && (memcmp(rows[0].name, name, IS_HASH_BYTES) == 0) == others) n = 0; /* the usual case */
-    st = n ? bank_begin_lazy(b) : INFERSCALE_OK;
-    if (st != INFERSCALE_OK || n == 0) {
-        is_free(rows);
+    IS_TRY(list_retired(b, p, fingerprint, policy, fact_id, name, others, &names));
+    st = names.n ? bank_begin_lazy(b) : INFERSCALE_OK; /* the usual case: nothing to do */
+    if (st != INFERSCALE_OK || names.n == 0) {
+        is_names_free(&names);
         return st;
     }
-    q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND policy = ?4"
-                    " AND (name = ?5) <> ?6");
+    q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND ((policy = ?4 AND"
+                    " (name = ?5) <> ?6) OR (?6 <> 0 AND outdated = 1))");
     sql_i64(&q, p->id);
     sql_i64(&q, fact_id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
@@ -280,10 +307,9 @@ is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t finger
     sql_blob(&q, name, IS_HASH_BYTES);
     sql_i64(&q, others);
     st = sql_run(&q, NULL);
-    for (size_t i = 0; st == INFERSCALE_OK && i < n; i++)
-        if ((memcmp(rows[i].name, name, IS_HASH_BYTES) == 0) != others) st = bank_retire_name(b, p, rows[i].name, stale);
+    for (size_t i = 0; st == INFERSCALE_OK && i < names.n; i++) st = bank_retire_name(b, p, names.names[i], stale);
     st = bank_end_lazy(b, st);
     if (st != INFERSCALE_OK) is_names_free(stale);
-    is_free(rows);
+    is_names_free(&names);
     return st;
 }

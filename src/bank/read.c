@@ -46,6 +46,7 @@ bool bank_read_item(sql *q, inferscale_item *out)
     out->pinned = sqlite3_column_int(s, 18) != 0;
     out->withdrawn = sqlite3_column_int(s, 19) != 0;
     out->superseded_by = sqlite3_column_int64(s, 20);
+    out->dated = sqlite3_column_int(s, 21) != 0;
     out->expired = out->expires != 0 && is_time_seconds(out->expires) <= is_now_epoch();
     return true;
 }

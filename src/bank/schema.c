@@ -174,4 +174,41 @@ static const char version_6[] =
     "CREATE TABLE home(id BLOB NOT NULL);"
     "INSERT INTO home VALUES(x'');";
 
-const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4, version_5, version_6 };
+/* Whether a row of the table is a version that counts as undated: its time is that of its own writing, or, after a change that kept the
+ * time, of the writing of an older version. */
+#define WRITTEN_THEN                                                                                                           \
+    "EXISTS(SELECT 1 FROM fact_versions o WHERE o.partition_id = fact_versions.partition_id AND o.item_id ="                   \
+    " fact_versions.item_id AND o.version <= fact_versions.version AND o.write_time = fact_versions.event_time)"
+
+/* Version 7: dated = the event time was given; until now the time of writing stood in its place, in prompts too. outdated = rows
+ * computed from a line with such a date, of the fact itself or in its context: they serve until they are replaced (is_bank_outdated).
+ * Pages with such a line are laid again; what was kept for their overlap, and rows of facts that nobody encodes again, goes at once. */
+static const char version_7[] =
+    "ALTER TABLE fact_versions ADD COLUMN dated INTEGER NOT NULL DEFAULT 1;"
+    "ALTER TABLE turns ADD COLUMN dated INTEGER NOT NULL DEFAULT 1;"
+    "ALTER TABLE segments ADD COLUMN outdated INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE fact_versions SET dated = 0 WHERE " WRITTEN_THEN ";"
+    "UPDATE turns SET dated = 0 WHERE time = write_time;"
+
+    "UPDATE segments SET outdated = 1 WHERE id IN (SELECT d.segment_id FROM segment_deps d JOIN fact_versions f ON f.partition_id ="
+    "  d.partition_id AND f.item_id = d.item_id AND f.version = d.version WHERE f.dated = 0 UNION SELECT d.segment_id FROM segment_deps d"
+    "  JOIN turns t ON t.partition_id = d.partition_id AND t.item_id = d.item_id WHERE t.dated = 0);"
+    "CREATE TEMP TABLE relaid AS SELECT DISTINCT g.page_id AS id FROM page_facts g JOIN fact_versions f ON f.partition_id = g.partition_id"
+    "  AND f.item_id = g.item_id AND f.version = g.version WHERE f.dated = 0;"
+    "UPDATE segments SET outdated = 1 WHERE id IN (SELECT s.id FROM temp.relaid r JOIN pages p ON p.id = r.id JOIN page_facts g ON"
+    "  g.page_id = p.id JOIN segments s ON s.partition_id = p.partition_id AND s.item_id = g.item_id AND s.fingerprint = p.fingerprint"
+    "  AND s.policy = p.policy);"
+    "DELETE FROM pages WHERE id IN (SELECT id FROM temp.relaid);"
+    "DROP TABLE temp.relaid;"
+
+    "CREATE TEMP TABLE ended AS SELECT s.id, s.partition_id, s.name FROM segments s WHERE s.outdated = 1 AND (s.lead = 1 OR EXISTS("
+    "  SELECT 1 FROM fact_versions f WHERE f.partition_id = s.partition_id AND f.item_id = s.item_id AND f.version = s.version AND"
+    "  ((f.expires <> 0 AND f.expires <= CAST(strftime('%s', 'now') AS INTEGER)) OR"
+    "  (f.valid_to <> 0 AND f.valid_to <= CAST(strftime('%s', 'now') AS INTEGER)))));"
+    "DELETE FROM segments WHERE id IN (SELECT id FROM temp.ended);"
+    "INSERT OR IGNORE INTO doomed(partition_id, name) SELECT e.partition_id, e.name FROM temp.ended e WHERE NOT EXISTS(SELECT 1 FROM"
+    "  segments s WHERE s.partition_id = e.partition_id AND s.name = e.name);"
+    "DROP TABLE temp.ended;"
+    "CREATE INDEX segments_outdated ON segments(partition_id, fingerprint, item_id) WHERE outdated = 1;";
+
+const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4, version_5, version_6, version_7 };

@@ -154,7 +154,8 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
                  " s.n_passes, s.lead FROM "
                  "segments s JOIN items i ON i.partition_id = s.partition_id AND i.id = s.item_id"
                  " AND i.version = s.version WHERE s.partition_id = ?1 AND s.item_id = ?2 AND s.fingerprint = ?3"
-                 " AND s.policy = ifnull(?4, s.policy) AND (?4 IS NOT NULL OR s.lead = 0) ORDER BY s.id DESC");
+                 " AND s.policy = ifnull(?4, s.policy) AND CASE WHEN ?4 IS NULL THEN s.lead = 0 ELSE s.outdated = 0 END"
+                 " ORDER BY s.outdated, s.id DESC");
     sql_i64(&q, p->id);
     sql_i64(&q, fact_id);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
@@ -208,7 +209,7 @@ is_status is_bank_have_segments(is_bank *b, const is_partition *p, const uint8_t
     if (st == INFERSCALE_OK) {
         q = sql_open(b, "SELECT w.key FROM json_each(?4) w WHERE EXISTS(SELECT 1 FROM segments s CROSS JOIN items i ON"
                         " i.partition_id = s.partition_id AND i.id = s.item_id AND i.version = s.version WHERE s.partition_id = ?1"
-                        " AND s.fingerprint = ?2 AND s.policy = ?3 AND s.item_id = json_extract(w.value, '$[0]') AND"
+                        " AND s.fingerprint = ?2 AND s.policy = ?3 AND s.outdated = 0 AND s.item_id = json_extract(w.value, '$[0]') AND"
                         " s.version = json_extract(w.value, '$[1]'))");
         sql_i64(&q, p->id);
         sql_blob(&q, fingerprint, IS_HASH_BYTES);

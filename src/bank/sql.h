@@ -7,7 +7,7 @@
 
 #include "bank/bank.h"
 
-enum { BANK_CACHED = 96, BANK_NAME_MAX = 512, BANK_TEXT_MAX = 64 * 1024, BANK_BUSY_MS = 10000,
+enum { BANK_CACHED = 96, BANK_NAME_MAX = INFERSCALE_NAME_MAX, BANK_TEXT_MAX = 64 * 1024, BANK_BUSY_MS = 10000,
        BANK_WAL_PAGES = 1000, BANK_WAL_PAGES_MAX = 16000 };
 
 struct is_bank {
@@ -131,14 +131,14 @@ is_status bank_check_dep(is_bank *b, const is_partition *p, int64_t id, int vers
     "i.id, i.kind, ifnull(f.version, 1), ifnull(f.text, t.text), ifnull(f.event_time, t.time),"                                \
     " ifnull(f.write_time, t.write_time), ifnull(f.valid_from, 0), ifnull(f.valid_to, 0), ifnull(f.expires, 0),"               \
     " ifnull(f.source_turn, 0), ifnull(f.metadata, '{}'), ifnull(t.speaker, ''), ifnull(c.name, ''),"                          \
-    " ifnull(t.external_id, ''), i.user, i.agent, i.run, i.app, i.pinned, i.withdrawn, i.superseded_by"
+    " ifnull(t.external_id, ''), i.user, i.agent, i.run, i.app, i.pinned, i.withdrawn, i.superseded_by, ifnull(f.dated, t.dated)"
 #define BANK_ITEM_JOINS                                                                                                        \
     " LEFT JOIN turns t ON t.partition_id = i.partition_id AND t.item_id = i.id"                                               \
     " LEFT JOIN conversations c ON c.id = t.conversation_id AND c.partition_id = i.partition_id"
 #define BANK_FROM_CURRENT                                                                                                      \
     " FROM items i LEFT JOIN fact_versions f ON f.partition_id = i.partition_id AND f.item_id = i.id AND"                      \
     " f.version = i.version" BANK_ITEM_JOINS
-enum { BANK_N_ITEM_COLUMNS = 21 };
+enum { BANK_N_ITEM_COLUMNS = 22 };
 
 /* The row's item: its strings live until the next sql_row or sql_end. false (and the statement failed) if the row has no text. */
 bool bank_read_item(sql *q, inferscale_item *out);

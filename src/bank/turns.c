@@ -73,8 +73,8 @@ static is_status insert_turn(is_bank *b, const is_partition *p, const inferscale
     sql_text(&q, scope->app);
     IS_TRY(sql_run(&q, NULL));
     *id = b->last_given = sqlite3_last_insert_rowid(b->db);
-    q = sql_open(b, "INSERT INTO turns(partition_id, item_id, conversation_id, speaker, text, external_id, time, write_time)"
-                    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)");
+    q = sql_open(b, "INSERT INTO turns(partition_id, item_id, conversation_id, speaker, text, external_id, time, write_time,"
+                    " dated) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)");
     sql_i64(&q, p->id);
     sql_i64(&q, *id);
     sql_i64(&q, conversation);
@@ -83,6 +83,7 @@ static is_status insert_turn(is_bank *b, const is_partition *p, const inferscale
     sql_text(&q, t->external_id);
     sql_i64(&q, is_time_given(t->time) ? is_time_seconds(t->time) : now);
     sql_i64(&q, now);
+    sql_i64(&q, is_time_given(t->time) && !t->undated);
     return sql_run(&q, NULL);
 }
 

@@ -77,7 +77,8 @@ static is_status add_turns(job *j)
             } else {
                 texts[n] = text;
                 at[n] = i;
-                turns[n++] = (inferscale_turn){c->id, t->speaker, text, t->dia_id, t->time};
+                turns[n++] = (inferscale_turn){ .conversation = c->id, .speaker = t->speaker, .text = text,
+                                               .external_id = t->dia_id, .time = t->time };
             }
         }
         if (st == INFERSCALE_OK) st = inferscale_add_turns(j->is, &j->scope, turns, n, ids);

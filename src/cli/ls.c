@@ -79,7 +79,7 @@ static void print_item(const inferscale_list *list, unsigned with)
     if (fact && (with & CLI_KV)) printf(", keys and values %s", t->kv_ready ? "stored" : "not computed yet");
     printf("\n  %-12s ", "text");
     cli_put_wrapped(stdout, t->text, cli_columns(), 15);
-    print_time(fact ? "happened" : "said", t->event_time);
+    print_time(!t->dated ? "told" : fact ? "happened" : "said", t->event_time);
     print_time("written", t->write_time);
     if (t->valid_from != t->event_time) print_time("valid from", t->valid_from);
     print_time("valid to", t->valid_to);

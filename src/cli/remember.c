@@ -228,7 +228,7 @@ static int cmd_remember(const cli_args *a)
 }
 
 static const cli_option options[] = {
-    { "--time", "DATE", "when it happened or was said (default: now)" },
+    { "--time", "DATE", "when it happened or was said; the prompt shows it (default: nobody said, and it shows none)" },
     { "--metadata", "JSON", "an object kept with the fact, e.g. '{\"topic\": \"food\"}'" },
     { "--expires", "DATE", "not recalled from then on" },
     { "--source-turn", "ID", "the conversation turn that the fact comes from" },

@@ -56,7 +56,7 @@ static int cmd_update(const cli_args *a) { return change(a, false); }
 static int cmd_supersede(const cli_args *a) { return change(a, true); }
 
 static const cli_option options[] = {
-    { "--time", "DATE", "when it happened or was said (default: now)" },
+    { "--time", "DATE", "when it happened or was said; the prompt shows it (default: of the same text as before, else none)" },
     { "--valid-from", "DATE", "when it begins to hold (default: --time)" },
     { "--expires", "DATE", "not recalled from then on" },
     { "--metadata", "JSON", "an object kept with the fact (default: as it was; for supersede: none)" },

@@ -40,13 +40,14 @@ static bool lost_its_source(is_export *x, const inferscale_item *t)
 /* The item's members under the names that import reads. */
 static json_t *line_of(is_export *x, const inferscale_item *t)
 {
-    static const char *const not_read[] = { "kind", "pinned", "expired", "superseded_by" };
+    static const char *const not_read[] = { "kind", "expired", "superseded_by" };
     json_t *o = is_item_json(t, 0), *v;
     const char *name;
     void *next;
     json_object_set_new(o, "type", json_string(t->kind == INFERSCALE_FACTS ? "fact" : "turn"));
     for (size_t i = 0; i < sizeof not_read / sizeof *not_read; i++) json_object_del(o, not_read[i]);
     if (lost_its_source(x, t)) json_object_del(o, "source_turn");
+    if (!t->pinned) json_object_del(o, "pinned");
     json_object_foreach_safe(o, next, name, v)
     {
         if (json_is_null(v) || (json_is_object(v) && json_object_size(v) == 0)) json_object_del(o, name);

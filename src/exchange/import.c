@@ -116,10 +116,12 @@ static is_status store_facts(job *j, size_t from, size_t n)
                                       .valid_to = r->valid_to,
                                       .expires = r->expires,
                                       .metadata = r->metadata,
+                                      .undated = r->undated,
                                       .source_turn = r->source_turn ? map_get(j, r->source_turn) : 0 };
     }
     IS_TRY(inferscale_remember(j->is, &j->scope, facts, n, events));
     for (size_t i = 0; i < n; i++) {
+        if (j->batch[from + i].pinned) IS_TRY(inferscale_pin(j->is, &j->scope, events[i].id, 1));
         if (events[i].event == INFERSCALE_EVENT_NONE)
             j->out->known++;
         else
@@ -133,7 +135,7 @@ static is_status store_facts(job *j, size_t from, size_t n)
 static inferscale_turn turn_of(const jsonl_record *r)
 {
     return (inferscale_turn){ .conversation = r->conversation, .speaker = r->speaker, .text = r->text, .external_id = r->external_id,
-                              .time = r->time };
+                              .time = r->time, .undated = r->undated };
 }
 
 /* True, and noted, if the turn is in the store already. */

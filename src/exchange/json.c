@@ -105,6 +105,7 @@ json_t *is_item_json(const inferscale_item *t, unsigned with)
         json_object_set_new(o, "score_dense", json_real(t->score_dense));
     }
     json_object_set_new(o, fact ? "event_time" : "time", is_json_time(t->event_time));
+    json_object_set_new(o, "dated", json_boolean(t->dated));
     json_object_set_new(o, "write_time", is_json_time(t->write_time));
     if (fact) {
         json_t *metadata = json_loads(t->metadata && *t->metadata ? t->metadata : "{}", 0, NULL);

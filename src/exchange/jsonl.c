@@ -12,7 +12,7 @@
 
 enum { IN_FACT = 1, IN_TURN = 2, IN_HEAD = 4, IN_ITEM = IN_FACT | IN_TURN };
 
-typedef enum member_type { M_TEXT, M_ID, M_TIME, M_OBJECT, M_ANY } member_type;
+typedef enum member_type { M_TEXT, M_ID, M_TIME, M_BOOL, M_OBJECT, M_ANY } member_type;
 
 /* offset: where the value goes in the record; NOWHERE = checked, then left out (it describes the store it came from). */
 #define NOWHERE ((size_t)-1)
@@ -23,6 +23,8 @@ static const struct member { const char *name; unsigned in; member_type type; si
     { "text", IN_ITEM, M_TEXT, AT(text) },
     { "id", IN_ITEM, M_ID, AT(id) },
     { "event_time", IN_FACT, M_TIME, AT(event_time) },
+    { "dated", IN_ITEM, M_BOOL, NOWHERE },
+    { "pinned", IN_FACT, M_BOOL, AT(pinned) },
     { "valid_from", IN_FACT, M_TIME, AT(valid_from) },
     { "valid_to", IN_FACT, M_TIME, AT(valid_to) },
     { "expires", IN_FACT, M_TIME, AT(expires) },
@@ -54,6 +56,10 @@ static is_status set_member(jsonl_record *r, const struct member *m, json_t *v)
     case M_TEXT:
         if (!json_is_string(v)) return is_fail(INFERSCALE_E_PARSE, "line %zu: \"%s\" must be a string", r->line, m->name);
         if (field) *(const char **)(void *)field = json_string_value(v);
+        return INFERSCALE_OK;
+    case M_BOOL:
+        if (!json_is_boolean(v)) return is_fail(INFERSCALE_E_PARSE, "line %zu: \"%s\" must be true or false", r->line, m->name);
+        if (field) *(bool *)(void *)field = json_is_true(v);
         return INFERSCALE_OK;
     case M_OBJECT:
         if (!json_is_object(v)) return is_fail(INFERSCALE_E_PARSE, "line %zu: \"%s\" must be an object", r->line, m->name);
@@ -109,6 +115,18 @@ static is_status set_members(jsonl_record *r)
     return INFERSCALE_OK;
 }
 
+/* "dated" says it. A line without it, written before there was one, gives away a time that is that of its writing. */
+static bool is_undated(const jsonl_record *r)
+{
+    const json_t *dated = json_object_get(r->root, "dated"), *written = json_object_get(r->root, "write_time");
+    const int64_t t = r->kind == JSONL_FACT ? r->event_time : r->time;
+    is_when when;
+
+    if (json_is_boolean(dated)) return json_is_false(dated);
+    if (!written || json_is_null(written) || is_json_when(written, "write_time", &when) != INFERSCALE_OK) return false;
+    return t == when.t;
+}
+
 static is_status finish_record(jsonl_record *r)
 {
     json_t *metadata = json_object_get(r->root, "metadata");
@@ -119,6 +137,7 @@ static is_status finish_record(jsonl_record *r)
                            r->line, (long long)format);
         return INFERSCALE_OK;
     }
+    r->undated = is_undated(r);
     if (!r->text) return is_fail(INFERSCALE_E_PARSE, "line %zu: \"text\" is missing", r->line);
     if (is_utf8_blank(r->text, strlen(r->text))) return is_fail(INFERSCALE_E_PARSE, "line %zu: \"text\" is blank", r->line);
     if (json_is_object(metadata)) {

@@ -3,6 +3,7 @@
 #define IS_EXCHANGE_JSONL_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -22,6 +23,8 @@ typedef struct jsonl_record {
     char *metadata;          /* facts: JSON object */
     const char *conversation, *speaker, *external_id;                 /* turns */
     int64_t time;                                                     /* turns */
+    bool undated;            /* the time is that of writing: nobody gave it */
+    bool pinned;             /* facts */
     const char *user, *agent, *run, *app;
     json_t *root;            /* owns the strings */
 } jsonl_record;

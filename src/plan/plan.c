@@ -357,13 +357,20 @@ size_t is_planned_first(const is_planned *p)
     return 1;
 }
 
+bool is_planned_same(const is_planned *p, size_t part, const is_segment *segment)
+{
+    const is_part *at = &p->plan.parts[part];
+    const is_segment_desc *d = is_segment_info(segment);
+
+    return part < p->plan.n_parts && at->source == IS_SRC_STORED && d->n_tokens == at->n_tokens &&
+           memcmp(d->tokens, at->tokens, at->n_tokens * sizeof(int32_t)) == 0;
+}
+
 is_status is_planned_replace(is_planned *p, size_t part, is_segment *segment)
 {
     is_part *at = &p->plan.parts[part];
-    const is_segment_desc *d = is_segment_info(segment);
 
-    if (part >= p->plan.n_parts || at->source != IS_SRC_STORED || d->n_tokens != at->n_tokens ||
-        memcmp(d->tokens, at->tokens, at->n_tokens * sizeof(int32_t)) != 0)
+    if (!is_planned_same(p, part, segment))
         return is_fail(INFERSCALE_E_INVALID, "these rows are not of the plan's part %zu; encode the fact again", part);
     for (size_t i = 0; i < p->n_owned; i++) {
         if (p->segments[i] != at->segment || p->owned[i].ids != at->tokens) continue;

@@ -70,6 +70,8 @@ size_t is_planned_newest(const is_planned *p);
 /* The part that stands right behind the profile's header, at the beginning of a prompt, if it is a stored fact: there rows that
  * were encoded behind that header alone are exact. n_parts if there is none. */
 size_t is_planned_first(const is_planned *p);
+/* Are these rows of the tokens of that stored part? */
+bool is_planned_same(const is_planned *p, size_t part, const is_segment *segment);
 /* Gives a stored part other rows of the same tokens (E_INVALID if they are not); takes a reference of its own. */
 is_status is_planned_replace(is_planned *p, size_t part, is_segment *segment);
 /* The text twin: same tokens, nothing STORED. Borrowed from p. */

@@ -154,14 +154,14 @@ static void add_one_line(is_buf *b, const char *text)
     }
 }
 
-/* "- 8 May 2023: [Speaker: ]text\n" */
+/* "- 8 May 2023: [Speaker: ]text\n", without the date where nobody gave one. */
 static is_status item_line(is_engine *e, const is_realm *whose, const inferscale_item *item, const char *speaker, is_tokens *out)
 {
     is_buf line = IS_BUF_INIT;
     char date[32];
     is_status st;
 
-    is_date_text(item->event_time, date);
+    is_date_text(item->dated ? item->event_time : 0, date);
     is_buf_str(&line, "- ");
     if (date[0]) is_buf_fmt(&line, "%s: ", date);
     if (speaker && speaker[0]) {

@@ -2,7 +2,7 @@
  * footer. Pieces are tokenised apart, so that a fact has the same token ids wherever it stands.
  *
  *   header   = system turn up to the end of its text + opener of the memory block
- *   fact     = "- 8 May 2023: text\n"
+ *   fact     = "- 8 May 2023: text\n", or "- text\n" where nobody gave a date
  *   footer   = end of the system turn + opener of the user turn
  *   question = the user's words
  *   tail     = end of the user turn + opener of the assistant turn */

@@ -97,7 +97,7 @@ void is_index_key(const inferscale_item *item, const char *prev_speaker, const c
                   const char *parts[5])
 {
     bool turn = item->kind == INFERSCALE_TURNS;
-    is_date_text(item->event_time, date);
+    is_date_text(item->dated ? item->event_time : 0, date);
     parts[0] = date;
     parts[1] = turn ? prev_speaker : NULL;
     parts[2] = turn ? prev_text : NULL;

@@ -56,7 +56,8 @@ uint32_t is_index_name(const is_index *x, const char *name);
 /* cosine[i] of item i with v[dim] (unit length), NAN without a vector. cosine: [n]. E_INVALID if dim is another. */
 is_status is_index_dense(const is_index *x, const float *v, uint32_t dim, float *cosine);
 
-/* The text that a turn or a fact is indexed under, in parts of which some may be empty; date is filled. */
+/* The text that a turn or a fact is indexed under, in parts of which some may be empty. date is filled: of what is not dated it is
+ * empty, as in the prompt, so that a date in a question finds what happened then, not what happened to be written down then. */
 void is_index_key(const inferscale_item *item, const char *prev_speaker, const char *prev_text, char date[32],
                   const char *parts[5]);
 

@@ -80,6 +80,8 @@ static is_status read_message(extraction *e, json_t *m, size_t which)
     if (!when || json_is_null(when)) when = json_object_get(m, "created_at");
     *l = (extract_line){ .is_user = role[0] == 'u', .who = name && *name ? name : role };
     l->when = e->n ? e->lines[e->n - 1].when : e->o->when ? e->o->when : is_now_epoch();
+    l->dated = e->n ? e->lines[e->n - 1].dated : e->o->when != 0;
+    if (when && !json_is_null(when)) l->dated = true;
     IS_TRY(is_member_when(when, "the time of a message", &l->when));
     IS_TRY(content_of(json_object_get(m, "content"), which, &text));
     if (is_utf8_blank(text, strlen(text))) {
@@ -113,7 +115,8 @@ static is_status keep_turns(extraction *e)
 
     for (size_t i = 0; st == INFERSCALE_OK && i < e->n; i++)
         turns[i] = (inferscale_turn){ .conversation = e->scope->run && *e->scope->run ? e->scope->run : NULL, .speaker = e->lines[i].who,
-                                      .text = e->lines[i].text, .time = e->lines[i].when };
+                                      .text = e->lines[i].text, .time = e->lines[i].when,
+                                      .undated = !e->lines[i].dated };
     if (st == INFERSCALE_OK) st = inferscale_add_turns(e->s->is, e->scope, turns, e->n, ids);
     for (size_t i = 0; st == INFERSCALE_OK && i < e->n; i++) e->lines[i].turn = ids[i];
     if (st == INFERSCALE_OK) st = is_bank_partition(e->s->is->bank, e->scope, false, &e->p);
@@ -212,7 +215,7 @@ static is_status decide(extraction *e, const inferscale_fact *f, const inferscal
 static is_status take(extraction *e, const extract_fact *found, const extract_line *line)
 {
     inferscale_fact f = { .text = found->text, .event_time = line->when, .source_turn = line->turn, .expires = e->o->expires,
-                          .metadata = e->metadata };
+                          .metadata = e->metadata, .undated = !line->dated };
     inferscale_recall_options r = INFERSCALE_RECALL_OPTIONS_INIT;
     inferscale_list *nearest = NULL;
     bool forgotten = false;

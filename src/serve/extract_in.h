@@ -13,6 +13,7 @@ typedef struct extract_line {
     const char *text;
     bool is_user;
     int64_t when, turn;            /* turn: its id in the store; 0 = none */
+    bool dated;                    /* when was given; else it is now */
 } extract_line;
 
 /* A fact that passed. */

@@ -20,10 +20,13 @@
 
 enum { KEY_MIN = 16, KEY_MAX = 512, KEYS_MAX = 100000, FILE_MAX = 16 << 20, LOOK_MS = 500, SETTLE_MS = 300 };
 
+/* Names are short, and there may be 100,000 keys: an entry holds what its names need. */
 typedef struct entry {
     uint8_t hash[IS_HASH_BYTES];
     size_t line;
-    is_key key;
+    char name[24];             /* as in is_key */
+    bool admin, bound;
+    char *names;               /* tenant, user, agent, run, app, each with its NUL */
 } entry;
 
 typedef struct table {
@@ -48,8 +51,32 @@ struct is_keys {
 
 static void table_free(table *t)
 {
+    for (size_t i = 0; i < t->n; i++) is_free(t->entries[i].names);
     is_free(t->entries);
     *t = (table){ 0 };
+}
+
+static char *pack_names(const is_key *k)
+{
+    const char *const names[] = { k->tenant, k->user, k->agent, k->run, k->app };
+    size_t total = 0;
+    char *out, *at;
+
+    for (size_t i = 0; i < 5; i++) total += strlen(names[i]) + 1;
+    out = at = is_malloc(total);
+    for (size_t i = 0; out && i < 5; i++) at = stpcpy(at, names[i]) + 1;
+    return out;
+}
+
+static void unpack(const entry *e, is_key *out)
+{
+    char *const names[] = { out->tenant, out->user, out->agent, out->run, out->app };
+    const char *at = e->names;
+
+    memcpy(out->name, e->name, sizeof out->name);
+    out->admin = e->admin;
+    out->bound = e->bound;
+    for (size_t i = 0; i < 5; at += strlen(at) + 1, i++) memcpy(names[i], at, strlen(at) + 1);
 }
 
 /* ---- Parsing ------------------------------------------------------------------------------------------------------------- */
@@ -62,7 +89,7 @@ static is_status bad(size_t line, const char *why, const char *word, size_t n)
 }
 
 /* One name: what stands behind user=. Quotes allow blanks. */
-static is_status take_name(size_t line, const char **at, char to[258])
+static is_status take_name(size_t line, const char **at, char to[INFERSCALE_NAME_MAX + 1])
 {
     const char *p = *at;
     size_t n;
@@ -74,7 +101,7 @@ static is_status take_name(size_t line, const char **at, char to[258])
         n = strcspn(p, " \t");
         *at = p + n;
     }
-    if (n == 0 || n > 256) return bad(line, "a name has 1 to 256 bytes", NULL, 0);
+    if (n == 0 || n > INFERSCALE_NAME_MAX) return bad(line, "a name has 1 to 512 bytes", NULL, 0);
     if (!is_utf8_valid(p, n, NULL)) return bad(line, "a name is not UTF-8", NULL, 0);
     memcpy(to, p, n);
     to[n] = '\0';
@@ -115,11 +142,11 @@ static is_status add(const is_keys *k, table *t, const char *key, size_t n, cons
     }
     entry *e = &t->entries[t->n];
     uint8_t name[IS_HASH_BYTES];
-    e->key = *may;
+    *e = (entry){ .admin = may->admin, .bound = may->bound, .names = pack_names(may), .line = line };
+    if (!e->names) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the keys; close other programs and try again");
     is_hash_once(k->secret, key, n, e->hash);
     is_hash_once(NULL, key, n, name); /* the same in every process, so that logs can be put beside one another */
-    is_hex(name, 5, e->key.name);
-    e->line = line;
+    is_hex(name, 5, e->name);
     t->n++;
     return INFERSCALE_OK;
 }
@@ -318,7 +345,7 @@ bool is_keys_find(is_keys *k, const char *key, is_key *out)
         at |= i & (0 - (size_t)same);
         found |= same;
     }
-    if (found) *out = k->now.entries[at].key;
+    if (found) unpack(&k->now.entries[at], out);
     pthread_mutex_unlock(&k->lock);
     return found;
 }

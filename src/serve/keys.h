@@ -17,7 +17,8 @@ typedef struct is_keys is_keys;
 typedef struct is_key {
     char name[24];                 /* for logs: the first characters of the key's hash, never the key */
     bool admin, bound;
-    char tenant[258], user[258], agent[258], run[258], app[258]; /* "" = free */
+    char tenant[INFERSCALE_NAME_MAX + 1], user[INFERSCALE_NAME_MAX + 1], agent[INFERSCALE_NAME_MAX + 1]; /* "" = free */
+    char run[INFERSCALE_NAME_MAX + 1], app[INFERSCALE_NAME_MAX + 1];
 } is_key;
 
 inferscale_status is_keys_open(const char *path, is_keys **out); /* E_NOTFOUND, E_PARSE with the line, E_DENIED (others may read the file) */

@@ -22,7 +22,7 @@ typedef struct tool {
 #define FILTERS                                                                                                                \
     "\"filters\":{\"type\":\"object\",\"description\":\"Members that must be equal in a memory's metadata, and created_at as a range: "        \
     "{\\\"topic\\\": \\\"food\\\", \\\"created_at\\\": {\\\"gte\\\": \\\"2024-05-01\\\"}}\"}"
-#define WHEN "\"timestamp\":{\"type\":\"string\",\"description\":\"When it happened or was said, as ISO 8601; left out: now\"}"
+#define WHEN "\"timestamp\":{\"type\":\"string\",\"description\":\"When it happened or was said, as ISO 8601; left out: nobody said\"}"
 #define METADATA "\"metadata\":{\"type\":\"object\",\"description\":\"Your own fields, kept with the memory and used by filters\"}"
 #define EXPIRES "\"expiration_date\":{\"type\":\"string\",\"description\":\"The last day on which it counts, YYYY-MM-DD\"}"
 #define ID "\"id\":{\"type\":\"string\",\"pattern\":\"^[1-9][0-9]*$\",\"description\":\"The memory's id\"}"

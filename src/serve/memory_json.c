@@ -101,6 +101,7 @@ json_t *is_memory_json(const inferscale_item *t, unsigned with)
         json_object_set_new(o, "score_details", json_pack("{s:f,s:f,s:f}", "fused", rounded(t->score), "words", rounded(t->score_lexical),
                                                           "cosine", rounded(t->score_dense)));
     json_object_set_new(o, "created_at", date(t->event_time));
+    json_object_set_new(o, "dated", json_boolean(t->dated));
     json_object_set_new(o, "updated_at", date(t->write_time));
     if (t->expires) json_object_set_new(o, "expiration_date", last_day(t->expires));
     if (t->superseded_by) {

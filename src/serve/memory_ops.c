@@ -269,7 +269,8 @@ static char *merged(const inferscale_item *t, json_t *change, is_status *st)
     return out;
 }
 
-/* What changes. A text without a time keeps its date, as created_at does, and holds from now on; with a time it is of that time. */
+/* What changes. A text without a time keeps created_at and holds from now on, but nobody said when that happened: the prompt shows no
+ * date. With a time it is of that time. */
 static is_status read_update(json_t *o, const inferscale_item *t, inferscale_fact *f)
 {
     static const char *const names[] = { "text", "memory", "data" };
@@ -285,11 +286,16 @@ static is_status read_update(json_t *o, const inferscale_item *t, inferscale_fac
     if (!text && !date && !expiry && !json_is_object(metadata))
         return is_fail(INFERSCALE_E_INVALID, "At least one of text, metadata, timestamp or expiration_date must be given");
     *f = (inferscale_fact){ .text = text ? json_string_value(text) : t->text, .event_time = t->event_time, .valid_from = t->valid_from,
-                            .valid_to = t->superseded_by ? 0 : t->valid_to, .expires = t->expires, .source_turn = t->source_turn };
-    if (text && strcmp(f->text, t->text) != 0) f->valid_from = is_now_epoch();
+                            .valid_to = t->superseded_by ? 0 : t->valid_to, .expires = t->expires, .source_turn = t->source_turn,
+                            .undated = !t->dated };
+    if (text && strcmp(f->text, t->text) != 0) {
+        f->valid_from = is_now_epoch();
+        f->undated = 1;
+    }
     if (date) {
         IS_TRY(is_member_when(when, "timestamp", &f->event_time));
         f->valid_from = 0;
+        f->undated = 0;
     }
     return expiry ? is_expiry_parse(o, &f->expires) : INFERSCALE_OK;
 }

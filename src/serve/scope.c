@@ -7,7 +7,7 @@
 #include "base/utf8.h"
 #include "serve/keys.h"
 
-enum { N_NAMES = 5, NAME_MAX_BYTES = 256, SLOT = NAME_MAX_BYTES + 2 };
+enum { N_NAMES = 5, SLOT = INFERSCALE_NAME_MAX + 2 };
 
 static const struct {
     const char *member, *header;
@@ -33,7 +33,7 @@ static is_status said_by(is_request *r, json_t *from, size_t i, const char **sai
     json_t *v = from ? json_object_get(from, names[i].member) : NULL;
     *said = NULL;
     if (v && !json_is_null(v)) {
-        if (!json_is_string(v)) return is_fail(INFERSCALE_E_INVALID, "%s must be a string of 1 to 256 bytes", names[i].member);
+        if (!json_is_string(v)) return is_fail(INFERSCALE_E_INVALID, "%s must be a string of 1 to %d bytes", names[i].member, INFERSCALE_NAME_MAX);
         *said = json_string_value(v);
         *n = json_string_length(v);
     } else {
@@ -42,8 +42,8 @@ static is_status said_by(is_request *r, json_t *from, size_t i, const char **sai
         if (*said) *n = strlen(*said);
     }
     if (!*said) return INFERSCALE_OK;
-    if (*n == 0 || *n > NAME_MAX_BYTES)
-        return is_fail(INFERSCALE_E_INVALID, "%s must be a string of 1 to 256 bytes", names[i].member);
+    if (*n == 0 || *n > INFERSCALE_NAME_MAX)
+        return is_fail(INFERSCALE_E_INVALID, "%s must be a string of 1 to %d bytes", names[i].member, INFERSCALE_NAME_MAX);
     if (!is_utf8_valid(*said, *n, NULL))
         return is_fail(INFERSCALE_E_INVALID, "%s is not UTF-8, or has a NUL in it", names[i].member);
     return INFERSCALE_OK;

@@ -7,12 +7,12 @@
 typedef struct is_owner {
     inferscale_scope scope;        /* points into text */
     bool given;                    /* an owner is named, here or by the key */
-    char text[5 * 258];
+    char text[5 * (INFERSCALE_NAME_MAX + 2)];
 } is_owner;
 
-/* user_id, agent_id, run_id, app_id (strings of 1 to 256 bytes) from `from` (a JSON object, may be NULL), else from the query, else from
- * X-Inferscale-User, -Agent, -Run, -App. A key bound to a scope adds its names; another name than the key's is E_DENIED, a name that is
- * no string or too long E_INVALID: then the error has been replied, just return. The tenant is the key's alone. */
+/* user_id, agent_id, run_id, app_id (strings of 1 to INFERSCALE_NAME_MAX bytes) from `from` (a JSON object, may be NULL), else from
+ * the query, else from X-Inferscale-User, -Agent, -Run, -App. A key bound to a scope adds its names; another name than the key's is
+ * E_DENIED, a name that is no string or too long E_INVALID: then the error has been replied, just return. The tenant is the key's alone. */
 inferscale_status is_scope_read(is_request *r, json_t *from, is_owner *out);
 
 #endif

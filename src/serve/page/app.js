@@ -294,7 +294,7 @@ function freshConversation() {
 
 const PAGE = 50;
 const owner = () => "user_id=" + encodeURIComponent(state.user);
-const dateOf = (f) => (f.created_at || f.event_time || "").slice(0, 10);
+const dateOf = (f) => (f.dated === false ? "told " : "") + (f.created_at || f.event_time || "").slice(0, 10);
 
 function factItem(f) {
   state.facts.set(String(f.id), f);
