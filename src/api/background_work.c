@@ -111,9 +111,10 @@ static bool computes_elsewhere(const is_background *b)
 
 bool is_bg_give_way(is_background *b, int stage)
 {
-    const bool elsewhere = stage == IS_STAGE_FIRST && computes_elsewhere(b);
+    const bool first = stage == IS_STAGE_FIRST, elsewhere = first && computes_elsewhere(b);
+    is_gate *gate = b->is->gate;
 
-    while (!elsewhere && !is_bg_stopping(b) && !is_gate_work_wait(b->is->gate, stage == IS_STAGE_FIRST, -1)) continue;
+    while (!is_bg_stopping(b) && !(elsewhere ? is_gate_hold_wait(gate, -1) : is_gate_work_wait(gate, first, -1))) continue;
     return !is_bg_stopping(b);
 }
 
@@ -339,7 +340,9 @@ bool is_bg_narrow(is_bg_worker *w, is_status *st)
     for (size_t i = 0; i < w->n_parts; i++) {
         if (w->parts[i].narrowing.done) continue;
         /* Not for ever: the next look tells how long facts have waited. */
-        if (!computes_elsewhere(w->b) && !is_gate_work_wait(w->b->is->gate, true, LOOK_UP_MS)) return true;
+        if (computes_elsewhere(w->b) ? !is_gate_hold_wait(w->b->is->gate, LOOK_UP_MS)
+                                     : !is_gate_work_wait(w->b->is->gate, true, LOOK_UP_MS))
+            return true;
         if (narrow_part(w, &w->parts[i], st)) return true;
     }
     return false;

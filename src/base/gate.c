@@ -142,14 +142,16 @@ static bool may_run(is_gate *g, is_gate_work *w)
     return w->slice;
 }
 
-/* Waits until it is worth trying. The lock is held. */
-static void wait_for_chance(is_gate *g, const is_gate_work *w)
+/* Waits until it is worth trying. The lock is held. Work that meets a hold before it has begun is dropped: whoever holds may be doing
+ * what it was prepared for. */
+static void wait_for_chance(is_gate *g, is_gate_work *w)
 {
     const bool first = !w->begun;
 
+    if (first && g->n_holding) drop(g, w);
     while (!w->drop) {
         const double now = is_now_ms(), next = w->shares ? is_share_next(&g->share, now) : -1;
-        const bool free = !first || (g->n_holding == 0 && (w->always || !g->busy));
+        const bool free = !first || w->always || !g->busy;
 
         if (free && (w->always || g->n_inside == 0 || next == 0)) return;
         wait_change(g, free && next > 0 ? now + next : -1);
@@ -266,6 +268,18 @@ bool is_gate_work_wait(is_gate *g, bool shares, int64_t timeout_ms)
     return may;
 }
 
+bool is_gate_hold_wait(is_gate *g, int64_t timeout_ms)
+{
+    const double until = until_of(timeout_ms);
+    bool held, in_time = true;
+
+    pthread_mutex_lock(&g->lock);
+    while (g->n_holding > 0 && !g->shut && in_time) in_time = wait_change(g, until);
+    held = g->n_holding > 0;
+    pthread_mutex_unlock(&g->lock);
+    return !held;
+}
+
 /* Is there work of this tag (NULL: that has begun, whosever it is)? With drop_it all of it is dropped. */
 static bool any_of(is_gate *g, const uint8_t *tag, uint64_t epoch, bool drop_it)
 {
@@ -284,7 +298,7 @@ void is_gate_hold(is_gate *g)
 {
     pthread_mutex_lock(&g->lock);
     g->n_holding++;
-    any_of(g, NULL, 0, true);
+    for (is_gate_work *w = g->works; w; w = w->next) drop(g, w);
     while (any_of(g, NULL, 0, false)) wait_change(g, -1);
     pthread_mutex_unlock(&g->lock);
 }

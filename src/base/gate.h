@@ -58,8 +58,11 @@ void is_gate_work_end(is_gate *g, is_gate_work *w);
  * timeout_ms have passed (< 0: for ever). True if it may. */
 bool is_gate_work_wait(is_gate *g, bool shares, int64_t timeout_ms);
 
-/* Nothing paced runs from now on until release; what is under way is dropped, and has ended when this returns. Calls nest. */
+/* Nothing paced runs from now on until release; what is under way or waits to begin is dropped, and nothing runs when this
+ * returns. Calls nest. */
 void is_gate_hold(is_gate *g);
+/* Waits until nobody holds, the gate is shut, or timeout_ms have passed (< 0: for ever). True if nobody holds. */
+bool is_gate_hold_wait(is_gate *g, int64_t timeout_ms);
 void is_gate_release(is_gate *g);
 /* Drops work of this tag and of an older epoch, and waits until it has ended, at most wait_ms. */
 void is_gate_drop_of(is_gate *g, const uint8_t tag[IS_HASH_BYTES], uint64_t epoch, uint32_t wait_ms);
