@@ -24,12 +24,6 @@ static unsigned long long seed;
 static size_t below(size_t n) { return (size_t)scratch_below(&seed, (unsigned)n); }
 static bool one_in(size_t n) { return below(n) == 0; }
 
-#define OK(call)                                                                                                               \
-    do {                                                                                                                       \
-        inferscale_status st_ = (call);                                                                                        \
-        if (st_ != INFERSCALE_OK) fail_msg("%s: %s", #call, inferscale_error());                                               \
-    } while (0)
-
 /* ---- Random values ----------------------------------------------------------------------------------------------------------- */
 
 static int64_t a_time(void)
@@ -162,7 +156,7 @@ static void fill(inferscale *is)
 
 /* ---- Export, import, compare --------------------------------------------------------------------------------------------------- */
 
-static int write_to(void *ctx, const char *line, size_t n) { return fwrite(line, 1, n, ctx) != n; }
+static int write_to(void *ctx, const void *line, size_t n) { return fwrite(line, 1, n, ctx) != n; }
 
 static FILE *export_all(inferscale *is)
 {
