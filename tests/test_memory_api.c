@@ -531,9 +531,42 @@ static void operations_are_counted(void **state)
     serve_reply_free(&r);
 }
 
+/* One limit everywhere: an owner whom the library takes is reached over HTTP, in the body, the query and the header; a byte more is
+ * refused by both. */
+static void names_have_one_limit(void **state)
+{
+    char name[INFERSCALE_NAME_MAX + 2], body[900], target[700], header[700];
+    json_t *o;
+
+    (void)state;
+    memset(name, 'n', sizeof name);
+    for (int over = 0; over < 2; over++) {
+        name[INFERSCALE_NAME_MAX + over] = 0;
+        snprintf(body, sizeof body, "{\"user_id\": \"%s\", \"text\": \"Anna has a long name.\"}", name);
+        snprintf(target, sizeof target, "/memories?user_id=%s", name);
+        snprintf(header, sizeof header, "X-Inferscale-User: %s\r\n", name);
+        if (over) {
+            refused("POST", "/memories", body, 400, "512 bytes");
+            refused("GET", target, NULL, 400, "512 bytes");
+            refused_as(header, "GET", "/memories", NULL, 400, "512 bytes");
+            name[INFERSCALE_NAME_MAX] = 'n';
+            continue;
+        }
+        json_decref(call("POST", "/memories", body, 200));
+        o = call("GET", target, NULL, 200);
+        assert_int_equal(n_results(o), 1);
+        json_decref(o);
+        o = call_as(header, "GET", "/memories", NULL, 200);
+        assert_int_equal(n_results(o), 1);
+        json_decref(o);
+        name[INFERSCALE_NAME_MAX] = 'n';
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_have_one_limit),
         cmocka_unit_test(each_message_becomes_a_memory),
         cmocka_unit_test(expiry_is_the_end_of_its_day),
         cmocka_unit_test(pages_have_each_memory_once),
