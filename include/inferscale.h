@@ -179,11 +179,10 @@ typedef struct inferscale_options {
 
 #define INFERSCALE_OPTIONS_INIT { .struct_size = sizeof(inferscale_options) }
 
-/* Opens (creating unless read_only) the store in options->home. *out must be closed with inferscale_close, also after a failed
- * open if it is not NULL. The model and the embedder are loaded at first use, not here. Errors: E_INVALID, E_IO, E_FULL,
- * E_READONLY, E_DENIED, E_FOREIGN (another application's, another memory's or a newer version's bank), E_NOMEM, E_CORRUPT: the bank
- * is damaged, or missing or empty where home says that a memory was there. Ids are never given twice in a home, whatever becomes of
- * its bank. */
+/* Opens (creating unless read_only) the store in options->home. *out must be closed with inferscale_close, also after a failed open if it is not
+ * NULL. The model and the embedder are loaded at first use, not here. Errors: E_INVALID, E_IO, E_FULL, E_READONLY, E_DENIED, E_FOREIGN (another
+ * application's, another memory's or a newer version's bank), E_NOMEM, E_CORRUPT: the bank is damaged, or missing or empty where home says that a
+ * memory was there. Ids are never given twice in a home, whatever becomes of its bank. */
 INFERSCALE_API inferscale_status inferscale_open(inferscale **out, const inferscale_options *options);
 
 /* Why a store that was to be opened for writing is open for reading only: its disk is full, or its filesystem read-only. It can be read,
@@ -249,12 +248,11 @@ typedef struct inferscale_turn {
 INFERSCALE_API inferscale_status inferscale_add_turns(inferscale *is, const inferscale_scope *scope, const inferscale_turn *turns,
                                                       size_t n, int64_t *ids);
 
-/* Makes a new version of a fact (metadata NULL keeps it). event_time 0: if the text is the same, the version keeps the date of the one
- * before, and whether it was given; another text has no date, for nobody said when that happened, and counts as of now. In both cases it
- * holds from now on, unless valid_from says otherwise. The old version stays in the history, valid until the new one's
- * valid_from. When it returns no token that is generated depends on the old text, in other processes of this machine either.
- * Errors: E_NOTFOUND (also: not in this partition), E_INVALID, E_BUSY (changed, but a question that uses the old text has not
- * ended in 10 s; it ends before its next token), ... */
+/* Makes a new version of a fact (metadata NULL keeps it). event_time 0: if the text is the same, the version keeps the date of the one before, and
+ * whether it was given; another text has no date, for nobody said when that happened, and counts as of now. In both cases it holds from now on,
+ * unless valid_from says otherwise. The old version stays in the history, valid until the new one's valid_from. When it returns no token that is
+ * generated depends on the old text, in other processes of this machine either. Errors: E_NOTFOUND (also: not in this partition), E_INVALID,
+ * E_BUSY (changed, but a question that uses the old text has not ended in 10 s; it ends before its next token), ... */
 INFERSCALE_API inferscale_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64_t id,
                                                    const inferscale_fact *fact);
 
@@ -269,14 +267,13 @@ INFERSCALE_API inferscale_status inferscale_supersede(inferscale *is, const infe
 enum { INFERSCALE_PINNED_MAX = 8 };
 INFERSCALE_API inferscale_status inferscale_pin(inferscale *is, const inferscale_scope *scope, int64_t id, int pinned);
 
-/* Deletes the facts and turns with these ids: their text, versions, index rows, embeddings and KV segments, and every segment
- * whose encoding context held them (it is encoded again by the next encode). The turn that a forgotten fact came from is withdrawn:
- * it stays in the conversation's record (ls, show, export), and is not found, not put into contexts and not extracted from any
- * more. When it returns no token that is generated depends on what is forgotten, in other processes of this machine either. A keyed
- * hash of each forgotten fact's text stays, so that it is not extracted again. *n_deleted (may be NULL) = how many were there.
- * Unknown ids are not an error; inferscale_forget_with says which they are. Not to be called from on_text: it waits for the answer
- * that is under way. Errors: E_BUSY (all is forgotten, but a question that uses it has not ended in 10 s; it ends before its next
- * token), E_READONLY, E_IO, ... */
+/* Deletes the facts and turns with these ids: their text, versions, index rows, embeddings and KV segments, and every segment whose encoding
+ * context held them (it is encoded again by the next encode). The turn that a forgotten fact came from is withdrawn: it stays in the
+ * conversation's record (ls, show, export), and is not found, not put into contexts and not extracted from any more. When it returns no token that
+ * is generated depends on what is forgotten, in other processes of this machine either. A keyed hash of each forgotten fact's text stays, so that
+ * it is not extracted again. *n_deleted (may be NULL) = how many were there. Unknown ids are not an error; inferscale_forget_with says which they
+ * are. Not to be called from on_text: it waits for the answer that is under way. Errors: E_BUSY (all is forgotten, but a question that uses it has
+ * not ended in 10 s; it ends before its next token), E_READONLY, E_IO, ... */
 INFERSCALE_API inferscale_status inferscale_forget(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n,
                                                    size_t *n_deleted);
 
@@ -315,11 +312,10 @@ typedef struct inferscale_forget_report {
     char trace_text[2048], allowed_text[2048];
 } inferscale_forget_report;
 
-/* inferscale_forget with all there is to say. report (may be NULL) is filled in also on failure. What the proof looks for is held in
- * memory during the call only. Not looked for: backups and exports elsewhere, older blocks of copy-on-write filesystems and SSDs,
- * swap, core dumps, other processes' memory. Errors as inferscale_forget; E_TRACE (a trace was found), E_BUSY (also: a reader keeps
- * the bank's write-ahead log from being emptied). In both cases all is forgotten, and its ids lead nowhere any more; end the reader,
- * and a call with n = 0 empties the log. */
+/* inferscale_forget with all there is to say. report (may be NULL) is filled in also on failure. What the proof looks for is held in memory during
+ * the call only. Not looked for: backups and exports elsewhere, older blocks of copy-on-write filesystems and SSDs, swap, core dumps, other
+ * processes' memory. Errors as inferscale_forget; E_TRACE (a trace was found), E_BUSY (also: a reader keeps the bank's write-ahead log from being
+ * emptied). In both cases all is forgotten, and its ids lead nowhere any more; end the reader, and a call with n = 0 empties the log. */
 INFERSCALE_API inferscale_status inferscale_forget_with(inferscale *is, const inferscale_scope *scope, const int64_t *ids, size_t n,
                                                         const inferscale_forget_options *options, inferscale_forget_report *report);
 
@@ -386,11 +382,10 @@ INFERSCALE_API inferscale_status inferscale_recall(inferscale *is, const infersc
 INFERSCALE_API inferscale_status inferscale_ls(inferscale *is, const inferscale_scope *scope, int kinds, int64_t after_id,
                                                size_t limit, inferscale_list **out);
 
-/* One item with all its versions, oldest first (facts) or the turn. Versions of a fact hold one after the other: after an update the older
- * one's valid_to is the newer one's valid_from (if it was to end earlier, that stays), and the last one's is what was given, 0 = open. A
- * version that began no earlier than the one that replaced it was corrected: its valid_to is its valid_from, it never held. A fact
- * that was superseded has no new version; the valid_to of its last one is the other fact's valid_from, and superseded_by its id.
- * E_NOTFOUND if it is not in this scope. */
+/* One item with all its versions, oldest first (facts) or the turn. Versions of a fact hold one after the other: after an update the older one's
+ * valid_to is the newer one's valid_from (if it was to end earlier, that stays), and the last one's is what was given, 0 = open. A version that
+ * began no earlier than the one that replaced it was corrected: its valid_to is its valid_from, it never held. A fact that was superseded has no
+ * new version; the valid_to of its last one is the other fact's valid_from, and superseded_by its id. E_NOTFOUND if it is not in this scope. */
 INFERSCALE_API inferscale_status inferscale_show(inferscale *is, const inferscale_scope *scope, int64_t id, inferscale_list **out);
 
 /* Whose an item is: its tenant, and its owner and attributes under their names; "" if not set. For those who may ask about every owner: a
@@ -427,13 +422,12 @@ INFERSCALE_API inferscale_status inferscale_encode(inferscale *is, const infersc
 
 /* ---- Background encoder -------------------------------------------------------------------------------------------------- */
 
-/* With inferscale_options.background a thread of the handle embeds and encodes what is remembered, by this handle and by others on
- * the same store, in all partitions by turns. remember returns when the text is durable and found by words; until a fact's KV is
- * there it is served as text, and the answer says so. Questions come first: work in progress is dropped within milliseconds and done
- * again later. What waits is kept in the store alone, so a restart goes on where a kill stopped it. Of several handles on one store
- * one does the work of a model, policy and embedder, the others take over when it ends. The model is loaded as soon as there is
- * something to encode. Failures (a model that is gone, a full disk) are kept here, logged, and tried again after 0.2 s to 60 s. Off by
- * default: for programs that end after a few calls inferscale_encode is right. */
+/* With inferscale_options.background a thread embeds and encodes what is remembered, by this handle and by others on the same store, in all
+ * partitions by turns. remember returns when the text is durable and found by words; until a fact's KV is there it is served as text, and the answer
+ * says so. Questions come first: work in progress is paused within milliseconds and goes on later, or in slices between their steps (encode_lag_s).
+ * What waits is kept in the store alone, so a restart goes on where a kill stopped it. Of several handles on one store one does the work of a model,
+ * policy and embedder, the others take over when it ends. The model is loaded when there is something to encode. Failures (a model that is gone, a
+ * full disk) are kept here, logged, and tried again after 0.2 s to 60 s. Off by default: programs that end after a few calls use inferscale_encode */
 typedef struct inferscale_encoder_state {
     size_t struct_size;
     int background;          /* 1 = this handle has a background encoder */
@@ -447,7 +441,7 @@ typedef struct inferscale_encoder_state {
     double lag_s;            /* age of the oldest item that waits in the scope; 0 = none does */
     double facts_per_s;      /* of late, while encoding */
     uint64_t items_embedded, facts_encoded, facts_refined, tokens_stored, tokens_computed; /* by this handle's encoder */
-    uint64_t aborted_for_questions; /* passes dropped because a question came */
+    uint64_t aborted_for_questions; /* batches begun again as their computation was dropped (n_drops), for whatever; a question only pauses it */
     uint64_t n_errors;
     inferscale_status error; /* of the last failure; INFERSCALE_OK = all has succeeded since */
     char last_error[512];    /* its sentence, kept after it is over; "" = none yet */
@@ -459,6 +453,11 @@ typedef struct inferscale_encoder_state {
     /* Segments of the scope in f32 where the handle's codec "auto" means a narrower one, and their bytes: version 0.1 stored them so. They wait
      * to be rounded, which computes nothing; 0 until a model is loaded. And how many this handle's encoder rounded, and the bytes freed */
     uint64_t n_wide, wide_bytes, narrowed, narrowed_bytes;
+    /* This handle's encoder beside questions: how long the store's oldest fact has waited for KV as far as it knows; the share of the engine's
+     * time that this gives it while a question is open (0 = none); seconds with a question open, and those of them that it had; slices in
+     * which it went on; pauses, which keep what was done; computations dropped for who needed what they held */
+    double first_lag_s, share, questions_s, shared_s;
+    uint64_t n_slices, n_pauses, n_drops;
 } inferscale_encoder_state;
 
 #define INFERSCALE_ENCODER_STATE_INIT { .struct_size = sizeof(inferscale_encoder_state) }

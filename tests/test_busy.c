@@ -300,6 +300,8 @@ static void under_clients(int n, uint32_t max_tokens)
     assert_int_equal(g.drops, 0);
     assert_true(g.slices > 0);
     assert_true(g.used_ms > 0 && g.used_ms < g.open_ms);
+    assert_true(s.n_slices > 0 && s.shared_s > 0 && s.shared_s < s.questions_s);
+    assert_int_equal(s.n_drops + s.aborted_for_questions, 0);
     bg_expect_ready(is, &anna, FACTS);
     inferscale_close(is);
 }
@@ -317,6 +319,37 @@ static void eight_clients_without_a_gap(void **state)
 static void one_endless_stream(void **state)
 {
     under_clients(1, 2000);
+}
+
+/* The share is nothing before the limit, then grows with the lag up to the most, and is over with the last fact. */
+static void the_state_tells_the_share(void **state)
+{
+    inferscale_options o = bg_options("mock");
+    inferscale_encoder_state s;
+    inferscale *is;
+
+    o.encode_lag_s = 0.2;
+    o.encode_share = 0.1;
+    o.encode_share_most = 0.4;
+    is = bg_open(&o);
+    s = bg_state(is, NULL);
+    assert_true(s.first_lag_s == 0 && s.share == 0 && s.questions_s == 0 && s.shared_s == 0);
+    assert_int_equal(s.n_slices + s.n_pauses + s.n_drops, 0);
+    is_gate_hold(is->gate);
+    is_gate_enter(is->gate);
+    bg_tell_many(is, &anna, 0, 3);
+    while ((s = bg_state(is, NULL)).share < 0.4) {
+        if (s.first_lag_s < 0.199) assert_true(s.share == 0);
+        if (s.share > 0) assert_true(s.share > 0.0999 && s.first_lag_s > 0.199);
+        usleep(1000);
+    }
+    assert_true(s.share == 0.4 && s.first_lag_s > 0.799);
+    is_gate_release(is->gate);
+    UNTIL(bg_state(is, &anna).facts_encoded == 3 && bg_state(is, &anna).share == 0);
+    s = bg_state(is, NULL);
+    assert_true(s.first_lag_s == 0 && s.n_slices > 0 && s.shared_s > 0 && s.questions_s > s.shared_s);
+    is_gate_leave(is->gate);
+    inferscale_close(is);
 }
 
 /* A fact of 4.7 kB whose capture takes longer than the time between two questions, and no share: it is done in the gaps, computed once. */
@@ -341,8 +374,8 @@ static void a_long_fact_between_questions(void **state)
     }
     __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
     pthread_join(c.thread, NULL);
-    assert_true(stats_of(is->gate).pauses > 0);
-    assert_int_equal(stats_of(is->gate).drops, 0);
+    assert_true(s.n_pauses > 0);
+    assert_int_equal(s.n_drops, 0);
     assert_true(s.tokens_stored > 2000);
     assert_int_equal(s.n_passed, 0);
     bg_expect_ready(is, &anna, 1);
@@ -379,6 +412,7 @@ static void a_paused_capture_is_in_nobodys_way(void **state)
             continue;
         }
         assert_int_equal(stats_of(is->gate).drops, before + 1);
+        assert_int_equal(bg_state(is, &anna).n_drops, before + 1);
         is_gate_leave(is->gate);
         OK(bg_tell(is, &anna, 90 + what, NULL));
     }
@@ -430,7 +464,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(embedding_does_not_wait_for_questions), TEST(embedding_does_not_wait_for_the_encoder), TEST(a_question_pauses_a_capture),
         TEST(a_paused_capture_is_dropped_for_who_needs_it), TEST(a_share_is_enough), TEST(two_clients_without_a_gap),
-        TEST(eight_clients_without_a_gap), TEST(one_endless_stream), TEST(a_long_fact_between_questions),
+        TEST(eight_clients_without_a_gap), TEST(one_endless_stream), TEST(the_state_tells_the_share), TEST(a_long_fact_between_questions),
         TEST(a_paused_capture_is_in_nobodys_way), TEST(an_engine_elsewhere_goes_on), TEST(refining_is_for_idle_times),
     };
 

@@ -97,6 +97,7 @@ static void test_text_is_right(void **state)
     assert_true(isnan(exposition_value(text, "inferscale_audit_order_ratio"))); /* not measured is not 0 */
     assert_true(exposition_value(text, "inferscale_generation_tokens_total") == 0);
     assert_true(exposition_value(text, "inferscale_fallbacks_total{why=\"other\"}") == 0);
+    assert_true(exposition_value(text, "inferscale_encoder_turns_total{what=\"pause\"}") == 0);
     assert_true(exposition_value(text, "inferscale_time_to_first_token_seconds_count{mode=\"kv\"}") == 0);
     is_free(text);
     is_metrics_free(m);

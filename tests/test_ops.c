@@ -240,6 +240,20 @@ static void test_a_disk_that_fills_under_the_server(void **state)
     scratch_remove(folder);
 }
 
+/* What is measured beside the scrapes, and requests that were answered just now, come into them within moments. */
+static void until_counted(const serve_kit *k, const char *series)
+{
+    for (int i = 0; i < 400; i++) {
+        char *text = metrics_of(k, "/metrics?aliases=no");
+        bool there = exposition_value(text, series) > 0;
+
+        free(text);
+        if (there) return;
+        usleep(50000);
+    }
+    fail_msg("%s stays 0", series);
+}
+
 static void test_metrics_agree_with_the_store(void **state)
 {
     serve_kit *k;
@@ -274,10 +288,72 @@ static void test_metrics_agree_with_the_store(void **state)
     free(text);
     text = metrics_of(k, "/metrics?aliases=no");
     assert_null(strstr(text, "vllm:"));
-    assert_true(exposition_value(text, "inferscale_http_requests_total{route=\"/metrics\",code=\"200\"}") >= 1);
     free(text);
+    until_counted(k, "inferscale_http_requests_total{route=\"/metrics\",code=\"200\"}");
     serve_stop(k);
     scratch_remove(home);
+}
+
+static double encoder_says(const serve_kit *k, const char *name)
+{
+    serve_reply r = serve_call(k, "GET", "/inferscale/encode", NULL, NULL);
+    double v = json_number_value(json_object_get(r.json, name));
+
+    assert_int_equal(r.status, 200);
+    if (!json_is_number(json_object_get(r.json, name))) fail_msg("no %s: %s", name, r.body);
+    serve_reply_free(&r);
+    return v;
+}
+
+static void add_fact(const serve_kit *k, int n)
+{
+    char body[200];
+    serve_reply r;
+
+    snprintf(body, sizeof body, "{\"text\": \"Anna's canoe number %d is green.\", \"user_id\": \"anna\"}", n);
+    r = serve_call(k, "POST", "/memories", NULL, body);
+    assert_int_equal(r.status, 200);
+    serve_reply_free(&r);
+}
+
+/* A stream that nobody reads to its end, and facts told meanwhile: the settings give them their share, and all that counts it moves. */
+static void test_encoding_under_a_stream_is_shown(void **state)
+{
+    static const char ask[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"stream\": true, \"ignore_eos\": true, \"n\": 8, "
+                              "\"max_tokens\": 1500}";
+    serve_kit *k = serve_start("model", "mock:slow=20", "encode_lag_s", "0", "encode_share", "0.25", "encode_share_most", "0.25",
+                               "question_embed_ms", "0", NULL);
+    static const char *const moved[] = { "n_slices", "shared_s", "questions_s" };
+    double share = 0, lag = 0;
+    int n = 0, fd = serve_connect(k);
+    char *text;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) assert_true(encoder_says(k, moved[i]) == 0);
+    serve_sendf(fd, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", sizeof ask - 1, ask);
+    for (int i = 0; encoder_says(k, "questions_s") == 0; i++) {
+        if (i == 2000) fail_msg("the question never begins");
+        usleep(10000);
+    }
+    for (int i = 0; share == 0 || lag == 0 || encoder_says(k, "n_slices") == 0 || encoder_says(k, "facts_encoded") < 1; i++) {
+        if (i == 2000) fail_msg("no share of the time: %d facts were told, %g encoded", n, encoder_says(k, "facts_encoded"));
+        if (encoder_says(k, "n_unencoded") < 3) add_fact(k, n++);
+        if (share == 0) share = encoder_says(k, "share");
+        if (lag == 0) lag = encoder_says(k, "first_lag_s");
+    }
+    assert_true(share == 0.25);
+    assert_true(encoder_says(k, "shared_s") > 0 && encoder_says(k, "shared_s") < encoder_says(k, "questions_s"));
+    assert_true(encoder_says(k, "n_drops") == 0);
+    until_counted(k, "inferscale_encoder_turns_total{what=\"slice\"}");
+    until_counted(k, "inferscale_encoder_shared_seconds_total");
+    text = metrics_of(k, "/metrics");
+    assert_true(exposition_value(text, "inferscale_encoder_turns_total{what=\"drop\"}") == 0);
+    assert_true(exposition_value(text, "inferscale_encoder_questions_seconds_total") > 0);
+    assert_true(exposition_value(text, "inferscale_encoder_share") >= 0);
+    assert_true(exposition_value(text, "inferscale_encoder_first_lag_seconds") >= 0);
+    free(text);
+    close(fd);
+    serve_stop(k);
 }
 
 static void test_who_may_read_metrics(void **state)
@@ -399,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_damage_that_a_request_finds),
         cmocka_unit_test(test_a_disk_that_fills_under_the_server),
         cmocka_unit_test(test_metrics_agree_with_the_store),
+        cmocka_unit_test(test_encoding_under_a_stream_is_shown),
         cmocka_unit_test(test_who_may_read_metrics),
         cmocka_unit_test(test_openapi_is_what_the_build_carries),
         cmocka_unit_test(test_fallbacks_have_names),

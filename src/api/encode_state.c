@@ -72,6 +72,21 @@ static void add_live(is_background *b, const is_partition *p, inferscale_encoder
     out->struct_size = sizeof *out;
 }
 
+/* How encoding fares beside questions. */
+static void add_share(inferscale *is, inferscale_encoder_state *out)
+{
+    is_gate_stats s;
+
+    is_gate_get_stats(is->gate, &s);
+    out->first_lag_s = s.lag_ms / 1000;
+    out->share = s.share;
+    out->questions_s = s.open_ms / 1000;
+    out->shared_s = s.used_ms / 1000;
+    out->n_slices = s.slices;
+    out->n_pauses = s.pauses;
+    out->n_drops = s.drops;
+}
+
 is_status inferscale_encode_status(inferscale *is, const inferscale_scope *scope, inferscale_encoder_state *out)
 {
     is_damage_counts damage;
@@ -83,7 +98,10 @@ is_status inferscale_encode_status(inferscale *is, const inferscale_scope *scope
         return is_fail(INFERSCALE_E_INVALID, "the encoder state is not initialised; use INFERSCALE_ENCODER_STATE_INIT");
     *out = (inferscale_encoder_state)INFERSCALE_ENCODER_STATE_INIT;
     IS_TRY(find(is, scope, &p, &there));
-    if (is->background) add_live(is->background, &p, out);
+    if (is->background) {
+        add_live(is->background, &p, out);
+        add_share(is, out);
+    }
     is_damage_count(is, &damage);
     out->damaged_queued = damage.queued;
     out->damaged_resting = damage.rested;

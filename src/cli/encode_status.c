@@ -10,6 +10,17 @@
 
 json_t *cli_encoder_json(const inferscale_encoder_state *s) { return is_encoder_json(s); }
 
+/* Of an encoder of one's own (encode --wait); that of a server is at GET /inferscale/encode. */
+static void print_share(const inferscale_encoder_state *s)
+{
+    char slices[64], pauses[64];
+
+    if (s->share > 0) printf("While questions are open it has %.0f %% of the time.\n", 100 * s->share);
+    if (s->n_slices + s->n_pauses + s->n_drops == 0) return;
+    printf("Beside questions: %s of %.1f s in all, %s, %llu dropped.\n", cli_n_of(s->n_slices, "slice", slices), s->shared_s,
+           cli_n_of(s->n_pauses, "pause", pauses), (unsigned long long)s->n_drops);
+}
+
 static void print_state(const inferscale_encoder_state *s)
 {
     char items[64], facts[64];
@@ -19,6 +30,7 @@ static void print_state(const inferscale_encoder_state *s)
     if (s->n_unrefined) printf(", %llu for the second stage", (unsigned long long)s->n_unrefined);
     printf(".\n");
     if (s->lag_s > 0) printf("The oldest has waited for %.0f s.\n", s->lag_s);
+    print_share(s);
     if (s->n_wide) {
         char size[32], n[64];
 

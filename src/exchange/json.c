@@ -136,8 +136,9 @@ json_t *is_item_json(const inferscale_item *t, unsigned with)
 
 json_t *is_encoder_json(const inferscale_encoder_state *s)
 {
-    json_t *o = json_pack("{s:b,s:b,s:b,s:b,s:f,s:f}", "background", s->background, "running", s->running, "elsewhere", s->elsewhere,
-                          "model_known", s->model_known, "lag_s", s->lag_s, "facts_per_s", s->facts_per_s);
+    json_t *o = json_pack("{s:b,s:b,s:b,s:b,s:f,s:f,s:f,s:f,s:f,s:f}", "background", s->background, "running", s->running,
+                          "elsewhere", s->elsewhere, "model_known", s->model_known, "lag_s", s->lag_s, "facts_per_s", s->facts_per_s,
+                          "first_lag_s", s->first_lag_s, "share", s->share, "questions_s", s->questions_s, "shared_s", s->shared_s);
     const struct { const char *name; uint64_t v; } counts[] = {
         { "n_unembedded", s->n_unembedded },     { "n_unencoded", s->n_unencoded },
         { "n_unrefined", s->n_unrefined },       { "n_passed", s->n_passed },
@@ -146,7 +147,8 @@ json_t *is_encoder_json(const inferscale_encoder_state *s)
         { "tokens_computed", s->tokens_computed }, { "aborted_for_questions", s->aborted_for_questions },
         { "n_errors", s->n_errors },             { "n_wide", s->n_wide },
         { "wide_bytes", s->wide_bytes },         { "narrowed", s->narrowed },
-        { "narrowed_bytes", s->narrowed_bytes },
+        { "narrowed_bytes", s->narrowed_bytes }, { "n_slices", s->n_slices },
+        { "n_pauses", s->n_pauses },             { "n_drops", s->n_drops },
     };
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)

@@ -63,6 +63,7 @@ static const struct { enum is_metric id; const char *value, *second; } FROM_THE_
     { IS_M_FACTS, "stored", NULL },          { IS_M_FACTS, "computed", NULL },        { IS_M_FACTS, "resident", NULL },
     { IS_M_TOKENS_PROMPT, "computed", NULL }, { IS_M_TOKENS_PROMPT, "injected", NULL }, { IS_M_TOKENS_PROMPT, "resident", NULL },
     { IS_M_PLACEMENTS, "kept", NULL },       { IS_M_PLACEMENTS, "new", NULL },        { IS_M_PLACEMENTS, "lost", NULL },
+    { IS_M_ENCODER_TURNS, "slice", NULL },   { IS_M_ENCODER_TURNS, "pause", NULL },   { IS_M_ENCODER_TURNS, "drop", NULL },
     { IS_M_EMBEDDER_FAILED, "failed", NULL }, { IS_M_EMBEDDER_FAILED, "spared", NULL },
     { IS_M_DAMAGED, "queued", NULL },        { IS_M_DAMAGED, "resting", NULL },       { IS_M_DAMAGED, "disputed", NULL },
     { IS_M_AUDITS, "done", NULL },           { IS_M_AUDITS, "skipped", NULL },        { IS_M_AUDITS, "failed", NULL },

@@ -29,6 +29,11 @@
     X(ENCODER_WAITING, GAUGE, "inferscale_encoder_waiting", "stage", "Items that wait: embed, first or refine")               \
     X(ENCODED, COUNTER, "inferscale_encoded_facts_total", "stage", "Facts encoded by this process")                           \
     X(ENCODER_ERRORS, COUNTER, "inferscale_encoder_errors_total", "", "Failures of the background encoder")                   \
+    X(ENCODER_FIRST_LAG, GAUGE, "inferscale_encoder_first_lag_seconds", "", "How long the oldest fact has waited for its KV, as the encoder knows") \
+    X(ENCODER_SHARE, GAUGE, "inferscale_encoder_share", "", "Share of the time that encoding has while a question is open; 0 = it waits") \
+    X(ENCODER_SHARED, COUNTER, "inferscale_encoder_shared_seconds_total", "", "Time of encoding while a question was open") \
+    X(ENCODER_QUESTIONS, COUNTER, "inferscale_encoder_questions_seconds_total", "", "Time in which a question was open") \
+    X(ENCODER_TURNS, COUNTER, "inferscale_encoder_turns_total", "what", "Encoding beside questions: slice, pause or drop") \
     X(EMBEDDER_UP, GAUGE, "inferscale_embedder_up", "", "0 = the HTTP embedder failed of late: words serve") \
     X(EMBEDDER_FAILED, COUNTER, "inferscale_embedder_failures_total", "what", "Questions without a vector: failed, or spared as it had failed") \
     X(DAMAGED, COUNTER, "inferscale_damaged_segments_total", "what", "Rows found missing or damaged: queued, resting or disputed") \

@@ -62,6 +62,13 @@ static void look_at_encoder(is_server *s)
     is_metric_set(s->metrics, IS_M_ENCODED, "first", NULL, (double)e.facts_encoded);
     is_metric_set(s->metrics, IS_M_ENCODED, "refine", NULL, (double)e.facts_refined);
     is_metric_set(s->metrics, IS_M_ENCODER_ERRORS, NULL, NULL, (double)e.n_errors);
+    is_metric_set(s->metrics, IS_M_ENCODER_FIRST_LAG, NULL, NULL, e.first_lag_s);
+    is_metric_set(s->metrics, IS_M_ENCODER_SHARE, NULL, NULL, e.share);
+    is_metric_set(s->metrics, IS_M_ENCODER_SHARED, NULL, NULL, e.shared_s);
+    is_metric_set(s->metrics, IS_M_ENCODER_QUESTIONS, NULL, NULL, e.questions_s);
+    is_metric_set(s->metrics, IS_M_ENCODER_TURNS, "slice", NULL, (double)e.n_slices);
+    is_metric_set(s->metrics, IS_M_ENCODER_TURNS, "pause", NULL, (double)e.n_pauses);
+    is_metric_set(s->metrics, IS_M_ENCODER_TURNS, "drop", NULL, (double)e.n_drops);
     is_metric_set(s->metrics, IS_M_DAMAGED, "queued", NULL, (double)e.damaged_queued);
     is_metric_set(s->metrics, IS_M_DAMAGED, "resting", NULL, (double)e.damaged_resting);
     is_metric_set(s->metrics, IS_M_DAMAGED, "disputed", NULL, (double)e.damaged_disputed);
