@@ -491,6 +491,8 @@ typedef struct inferscale_ask_options {
     int (*on_text)(void *ctx, const char *text, size_t len); /* streaming: whole UTF-8 characters; non-zero stops */
     void *text_ctx;
     const volatile int *cancel; /* polled; non-zero = INFERSCALE_E_CANCELLED. May be NULL. */
+    int stage;             /* 0 = the best rows that a fact has, which change as facts are refined; INFERSCALE_STAGE_FIRST or _REFINE = only rows of
+                              that stage: a fact without them is computed as text (FALLBACK_NOT_ENCODED). Rows that a chat holds already stay */
 } inferscale_ask_options;
 
 #define INFERSCALE_ASK_OPTIONS_INIT { .struct_size = sizeof(inferscale_ask_options) }
@@ -560,6 +562,8 @@ typedef struct inferscale_answer {
     size_t n_unembedded;      /* facts that were looked for by words only */
     double index_ms;          /* as in inferscale_list */
     int index_built;
+    char rows_digest[65];     /* of the facts in the prompt, earlier turns' too, in order: id, version, and the name of the stored segment that was
+                                 really used, or that it was computed. Hexadecimal; equal = equal facts from equal rows; "" = no fact */
 } inferscale_answer;
 
 INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL is allowed */

@@ -145,8 +145,8 @@ static void by_hand(inferscale *is, const inferscale_answer *a, const char *ques
         OK(is_bank_get_versions(is->bank, &p, &dep, 1, &l));
         facts[i] = (is_plan_fact){ .id = u->id, .version = u->version };
         OK(is_profile_fact(is->engine, NULL, &l->items[0], &facts[i].tokens));
-        if (inject && from == 0 && strcmp(u->policy, "header") == 0) OK(is_variant_exact(is, &p, u->id, u->version, &facts[i].segment, &n_bad));
-        else if (inject) OK(is_variant_load(is, &p, &l->items[0], a->n_facts, &v, &facts[i].segment, &n_bad));
+        if (inject && from == 0 && strcmp(u->policy, "header") == 0) OK(is_variant_exact(is, &p, u->id, u->version, 0, &facts[i].segment, &n_bad));
+        else if (inject) OK(is_variant_load(is, &p, &l->items[0], a->n_facts, 0, &v, &facts[i].segment, &n_bad));
         inferscale_list_free(l);
     }
     OK(is_profile_question(is->engine, NULL, question, &q));

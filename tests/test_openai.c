@@ -284,6 +284,30 @@ static void several_answers(void **state)
     serve_reply_free(&r);
 }
 
+/* In the answer, and of a stream in its last chunk. Facts that are computed have one digest, whatever is encoded meanwhile. */
+static void rows_are_told(void)
+{
+    const char *at_first, *body = "{" TEA ",\"temperature\":0,\"memory\":{\"user_id\":\"anna\",\"k\":3,\"mode\":\"text\",\"stage\":\"first\"}";
+    char request[400], told[120];
+    serve_reply r;
+
+    snprintf(request, sizeof request, "%s}", body);
+    r = post("/v1/chat/completions", request, 200);
+    assert_int_equal(strlen(json_text_at(r.json, "memory.rows_digest")), 64);
+    snprintf(told, sizeof told, "\"rows_digest\":\"%s\"", json_text_at(r.json, "memory.rows_digest"));
+    serve_reply_free(&r);
+    snprintf(request, sizeof request, "%s,\"stream\":true}", body);
+    r = post("/v1/chat/completions", request, 200);
+    at_first = strstr(r.body, "rows_digest");
+    assert_non_null(at_first);
+    assert_null(strstr(at_first + 1, "rows_digest"));
+    assert_int_equal(strncmp(at_first - 1, told, strlen(told)), 0);
+    serve_reply_free(&r);
+    r = post("/v1/chat/completions", "{" HI ",\"memory\":{\"user_id\":\"anna\",\"stage\":\"third\"}}", 400);
+    assert_string_equal(json_text_at(r.json, "error.param"), "memory.stage");
+    serve_reply_free(&r);
+}
+
 static void memory_answered(void **state)
 {
     remembers("anna", "Anna likes tea.");
@@ -305,6 +329,7 @@ static void memory_answered(void **state)
     r = post("/v1/chat/completions", "{" TEA ",\"memory\":{\"user_id\":\"anna\",\"k\":3,\"return_text\":true}}", 200);
     assert_string_equal(json_text_at(r.json, "memory.facts.0.text"), "Anna likes tea.");
     serve_reply_free(&r);
+    rows_are_told();
     r = post("/v1/chat/completions", "{" TEA ",\"memory\":{\"user_id\":\"anna\",\"return_text\":1}}", 400);
     assert_string_equal(json_text_at(r.json, "error.param"), "memory.return_text");
     serve_reply_free(&r);

@@ -333,7 +333,7 @@ static void wrong_tools(void **state)
 
 static void memory_asked(void **state)
 {
-    accepts(IS_OA_CHAT, "{" HI ",\"memory\":{\"user_id\":\"a\",\"agent_id\":\"b\",\"mode\":\"text\",\"k\":1000,\"threshold\":-1.5,\"repair\":0,\"layout\":\"front\","
+    accepts(IS_OA_CHAT, "{" HI ",\"memory\":{\"user_id\":\"a\",\"agent_id\":\"b\",\"mode\":\"text\",\"k\":1000,\"threshold\":-1.5,\"repair\":0,\"layout\":\"front\",\"stage\":\"refine\","
                         "\"on_full\":\"drop\",\"filters\":{\"metadata\":{\"a\":{\"b\":1}},\"from\":\"2024-05-01\",\"to\":1714564800,\"as_of\":null}}}");
     assert_int_equal(parsed.o.ask.mode, INFERSCALE_MODE_TEXT);
     assert_int_equal(parsed.o.ask.k, 1000);
@@ -343,6 +343,7 @@ static void memory_asked(void **state)
     assert_string_equal(parsed.recall.metadata, "{\"a\":{\"b\":1}}");
     assert_int_equal(parsed.o.layout, INFERSCALE_LAYOUT_FRONT);
     assert_int_equal(parsed.o.on_full, 1);
+    assert_int_equal(parsed.o.ask.stage, INFERSCALE_STAGE_REFINE);
     assert_true(parsed.memory_named);
     accepts(IS_OA_CHAT, "{" HI ",\"memory\":{\"ids\":[\"12\",7],\"mode\":\"kv\"}}");
     assert_true(parsed.o.n_ids == 2 && parsed.o.ids[0] == 12 && parsed.o.ids[1] == 7);
@@ -357,6 +358,7 @@ static void memory_wrong(void **state)
         { "\"k\":0", "memory.k", "1 to 1000" }, { "\"k\":1001", "memory.k", "1 to 1000" }, { "\"k\":\"3\"", "memory.k", "whole" },
         { "\"k\":1.5", "memory.k", "whole" }, { "\"mode\":\"off\"", "memory.mode", "kv, text or none" }, { "\"mode\":1", "memory.mode", "kv" },
         { "\"threshold\":\"x\"", "memory.threshold", "number" }, { "\"repair\":-1", "memory.repair", "0 to 1000" },
+        { "\"stage\":\"second\"", "memory.stage", "best, first or refine" }, { "\"stage\":1", "memory.stage", "best" },
         { "\"layout\":\"back\"", "memory.layout", "turns or front" }, { "\"on_full\":true", "memory.on_full", "refuse or drop" },
         { "\"ids\":[]", "memory.ids", "1 to 1000" }, { "\"ids\":\"12\"", "memory.ids", "list" }, { "\"ids\":[\"x\"]", "memory.ids", "memory.ids[0]" },
         { "\"ids\":[0]", "memory.ids", "id" }, { "\"ids\":[-3]", "memory.ids", "id" }, { "\"ids\":[\"+3\"]", "memory.ids", "id" },

@@ -244,6 +244,9 @@ static void a_dry_run_shows_the_plan(void **state)
     assert_int_equal(json_array_size(json_object_get(o, "facts")), 2);
     assert_true(number(o, "tokens_stored") > 0);
     json_decref(o);
+    o = call("POST", "/inferscale/dry-run", "{\"user_id\": \"dry\", \"question\": \"Who keeps bees?\", \"stage\": \"refine\"}", 200);
+    assert_int_equal(number(o, "tokens_stored"), 0); /* nothing is refined */
+    json_decref(o);
     o = call("POST", "/inferscale/dry-run", "{\"user_id\": \"dry\", \"question\": \"Who keeps bees?\", \"mode\": \"text\", \"filters\": {\"a\": 1}}", 200);
     assert_int_equal(json_array_size(json_object_get(o, "facts")), 1);
     assert_int_equal(number(o, "tokens_stored"), 0);
@@ -252,6 +255,7 @@ static void a_dry_run_shows_the_plan(void **state)
     refused("POST", "/inferscale/dry-run", "{\"question\": \"x\"}", 400, "whose");
     refused("POST", "/inferscale/dry-run", "{\"user_id\": \"dry\", \"question\": \"x\", \"mode\": \"magic\"}", 400, "mode");
     refused("POST", "/inferscale/dry-run", "{\"user_id\": \"dry\", \"question\": \"x\", \"k\": 2000}", 400, "k must");
+    refused("POST", "/inferscale/dry-run", "{\"user_id\": \"dry\", \"question\": \"x\", \"stage\": \"second\"}", 400, "stage must");
     refused("POST", "/inferscale/dry-run", "{\"user_id\": \"dry\", \"question\": \"x\", \"filters\": {\"user_id\": \"other\"}}", 400, "beside");
     refused("POST", "/inferscale/dry-run", "{\"user_id\": \"dry\", \"question\": \"x\", \"spam\": 1}", 400, "spam");
 }

@@ -103,7 +103,7 @@ static void late_news_correct_the_answer(void **state)
 {
     int64_t ids[3];
     inferscale *is = open_with("remote");
-    char *text;
+    char *text, digests[4][65]; /* of the rows that were used when the nth and those behind it were computed; 0: none was */
     inferscale_answer *a;
     uint32_t all;
 
@@ -112,6 +112,7 @@ static void late_news_correct_the_answer(void **state)
     a = ask(is, &anna);
     text = is_strdup(a->text);
     all = a->tokens_injected;
+    memcpy(digests[0], a->rows_digest, sizeof digests[0]);
     inferscale_answer_free(a);
     inferscale_close(is);
     for (int from = 1; from <= 3; from++) {
@@ -135,6 +136,8 @@ static void late_news_correct_the_answer(void **state)
         assert_true(a->n_exact <= (size_t)(from - 1));
         assert_true(a->fallbacks == INFERSCALE_FALLBACK_COMPUTED_AFTER_ALL);
         assert_non_null(strstr(a->fallback, "torn"));
+        memcpy(digests[from], a->rows_digest, sizeof digests[from]);
+        for (int other = 0; other < from; other++) assert_string_not_equal(digests[from], digests[other]);
         inferscale_answer_free(a);
         inferscale_close(is);
     }

@@ -26,6 +26,8 @@ static is_status check_options(const inferscale_ask_options *o)
         return is_fail(INFERSCALE_E_INVALID, "temperature is %g; use 0 (greedy) or more", o->temperature);
     if (!(o->top_p >= 0) || !(o->min_p >= 0) || o->min_p > 1)
         return is_fail(INFERSCALE_E_INVALID, "top_p is %g and min_p is %g; use values from 0 to 1", o->top_p, o->min_p);
+    if (o->stage && o->stage != INFERSCALE_STAGE_FIRST && o->stage != INFERSCALE_STAGE_REFINE)
+        return is_fail(INFERSCALE_E_INVALID, "stage is %d; use 0 (the best rows), INFERSCALE_STAGE_FIRST or _REFINE", o->stage);
     return INFERSCALE_OK;
 }
 
@@ -66,6 +68,7 @@ void is_asking_free(is_asking *a)
     a->answer = NULL;
     is_free(a->variants);
     a->variants = NULL;
+    is_made_of_free(&a->used);
     is_buf_free(&a->why);
     is_buf_free(&a->told);
     is_free(a->bias);
@@ -219,14 +222,14 @@ is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, 
         if (inject) {
             is_variant *v = &a->variants[a->n_variants++];
 
-            IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], n, v, &facts[i].segment, &n_bad));
+            IS_TRY(is_variant_load(a->is, &a->p, &items->items[i], n, a->o.stage, v, &facts[i].segment, &n_bad));
             facts[i].exact_first = v->has_exact;
         }
         if (a->o.cancel && __atomic_load_n(a->o.cancel, __ATOMIC_ACQUIRE))
             return is_fail(INFERSCALE_E_CANCELLED, "cancelled by the caller; ask again to go on");
         IS_TRY(fact_tokens(a, &items->items[i], &facts[i]));
     }
-    if (can && !inject) IS_TRY(is_variant_mark_exact(a->is, &a->p, facts, n));
+    if (can && !inject) IS_TRY(is_variant_mark_exact(a->is, &a->p, a->o.stage, facts, n));
     if (a->answer->mode == INFERSCALE_MODE_KV && !inject) {
         is_asking_note(a, INFERSCALE_FALLBACK_NO_INJECTION,
                        "this model's KV cannot be injected (%s): facts were computed as text",
@@ -266,7 +269,7 @@ static is_status exact_first(is_asking *a, is_planned *planned)
     if (!v) return INFERSCALE_OK;
     v->exact = strcmp(v->policy, "header") == 0;
     if (v->exact) return INFERSCALE_OK;
-    IS_TRY(is_variant_exact(a->is, &a->p, v->id, plan->parts[at].version, &exact, &n_bad));
+    IS_TRY(is_variant_exact(a->is, &a->p, v->id, plan->parts[at].version, a->o.stage, &exact, &n_bad));
     if (!exact) return INFERSCALE_OK;
     if (!is_planned_same(planned, at, exact)) { /* an outdated row is still in its place */
         is_segment_unref(exact);
@@ -360,6 +363,20 @@ static is_status question_tokens(is_asking *a, is_tokens *out)
     return is_profile_words(a->is->engine, whose, a->question, &fit, out);
 }
 
+static const char *of_stage(const is_asking *a)
+{
+    return a->o.stage == INFERSCALE_STAGE_FIRST    ? " of the first stage, as asked,"
+           : a->o.stage == INFERSCALE_STAGE_REFINE ? " of the second stage, as asked,"
+                                                   : "";
+}
+
+static const char *how_to_encode(const is_asking *a)
+{
+    if (a->o.stage == INFERSCALE_STAGE_REFINE && !a->is->has_refine) return "the second stage is off; ask for no stage, or turn it on";
+    if (a->is->background) return "they are being encoded in the background";
+    return a->o.stage == INFERSCALE_STAGE_REFINE ? "refine them to inject them" : "encode them to inject them";
+}
+
 /* Facts of the plan that are computed though they were to be injected, and facts that did not fit. */
 static void note_shortfalls(is_asking *a, const is_planned *planned)
 {
@@ -373,8 +390,8 @@ static void note_shortfalls(is_asking *a, const is_planned *planned)
         n_computed -= best->source == INFERSCALE_SOURCE_COMPUTED;
     }
     if (ans->mode == INFERSCALE_MODE_KV && n_computed)
-        is_asking_note(a, INFERSCALE_FALLBACK_NOT_ENCODED, "%zu of %zu facts had no KV and were computed as text; %s", n_computed, ans->n_facts,
-                       a->is->background ? "they are being encoded in the background" : "encode them to inject them");
+        is_asking_note(a, INFERSCALE_FALLBACK_NOT_ENCODED, "%zu of %zu facts had no KV%s and were computed as text; %s", n_computed,
+                       ans->n_facts, of_stage(a), how_to_encode(a));
     ans->n_dropped = is_planned_dropped(planned);
     if (ans->n_dropped)
         is_asking_note(a, INFERSCALE_FALLBACK_CONTEXT_FULL, "%zu facts were left out: the context of %u tokens is full", ans->n_dropped,

@@ -8,6 +8,16 @@
 #include "base/buf.h"
 #include "plan/plan.h"
 
+/* Of which rows a fact of a prompt was made. */
+typedef struct is_used_rows {
+    int64_t id;
+    int version;
+    bool stored;
+    uint8_t segment[IS_HASH_BYTES];    /* stored: its name */
+} is_used_rows;
+
+typedef struct is_made_of { is_used_rows *of; size_t n; } is_made_of; /* all facts of a prompt, in its order */
+
 /* One question under way. */
 typedef struct is_asking {
     inferscale *is;
@@ -32,6 +42,8 @@ typedef struct is_asking {
     size_t n_variants;
     bool accepted;                     /* c.on_accepted was called */
     const is_plan *ran;                /* what the engine was given; the planned's, which stays until is_asking_generate returned */
+    is_made_of resident;               /* conversations: facts that the run held before; borrowed */
+    is_made_of used;                   /* by the answer; set when it is over */
     is_buf told;                       /* ids of the answer's tokens */
     bool exactly;                      /* the answer's text is those tokens' bytes, nothing cut or replaced */
 } is_asking;
@@ -82,6 +94,10 @@ void is_asking_counts(is_asking *a, const is_run_stats *stats);
 /* settle.c: the answer is over. What the engine says only now of rows that it did not use (engine.h: why) corrects what the answer claims;
  * segments that are damaged leave the books (damage.h). */
 void is_asking_settle(is_asking *a, is_run *run);
+
+/* made_of.c: after that, a->used and the answer's rows_digest. */
+is_status is_asking_made_of(is_asking *a);
+void is_made_of_free(is_made_of *rows);
 
 /* Samples the answer from the run's logits. E_STALE: what it uses went before the first token, plan again. If it went later the answer
  * ends there: finish "cancelled", the fallback says why, and hold.stop is set. The run is to be ended in both cases.

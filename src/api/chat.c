@@ -24,6 +24,7 @@ struct inferscale_chat {
     is_dep *placed;          /* [n_placed] every fact in the run */
     size_t n_placed;
     is_names segments;       /* whose rows are in the run */
+    is_made_of rows;         /* of which rows the facts in the run were made */
     is_buf said;             /* token ids of all turns without memory: what a recomputation starts from */
     int32_t pending;         /* sampled, not yet run; -1 = none */
     bool lost;               /* the run was dropped: the next turn starts from said */
@@ -84,6 +85,7 @@ static void end_run(inferscale_chat *c)
     if (c->run) is_engine_finish(c->is->engine, c->run);
     c->run = NULL;
     c->n_placed = 0;
+    is_made_of_free(&c->rows);
     is_names_free(&c->segments);
     c->pending = -1;
 }
@@ -222,6 +224,7 @@ static is_status place_and_run(inferscale_chat *c, is_asking *a, bool first, is_
     IS_TRY(is_hold_add(&a->hold, c->placed, c->n_placed, &c->segments));
     __atomic_store_n(&c->settled, 1, __ATOMIC_RELEASE);
     if (c->lost) IS_TRY(replay(c, a));
+    a->resident = c->rows;
     a->skip = c->placed;
     a->n_skip = c->n_placed;
     IS_TRY(feed_pending(c));
@@ -252,7 +255,11 @@ static is_status say(inferscale_chat *c, is_asking *a)
     }
     if (st == INFERSCALE_E_STALE)
         st = is_fail(INFERSCALE_E_STALE, "the memory changed %d times while the answer was planned; say it again", TRIES);
-    return st;
+    if (st != INFERSCALE_OK) return st;
+    is_made_of_free(&c->rows);
+    c->rows = a->used;
+    a->used = a->resident = (is_made_of){ 0 };
+    return INFERSCALE_OK;
 }
 
 /* The answer's tokens join the turns by their text: what is replayed is what the user saw. */

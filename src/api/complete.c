@@ -151,6 +151,7 @@ static void let_go(completing *c)
     c->skip = NULL;
     c->a.skip = NULL;
     c->a.n_skip = 0;
+    c->a.resident = (is_made_of){ 0 };
     c->a.shape = (is_plan_opts){ 0 };
 }
 
@@ -375,6 +376,7 @@ static is_status make_room(completing *c)
         if (c->talk) {
             is_talk_end(c->a.is, c->talk);
             c->talk = NULL;
+            c->a.resident = (is_made_of){ 0 };
             st = load_turns(c);
         } else {
             drop_oldest(c);
@@ -413,6 +415,7 @@ static is_status stand(completing *c)
     IS_TRY(is_history_keys(&c->h, &c->a));
     IS_TRY(find_talk(c));
     if (c->talk) {
+        c->a.resident = c->talk->rows;
         ans->n_placed_kept = c->talk->n_placed;
         ans->n_placed_lost = c->talk->n_lost;
     } else IS_TRY(load_turns(c));
@@ -494,6 +497,8 @@ static void keep_talk(completing *c, const is_planned *planned, int32_t pending)
     t->run = c->run;
     c->run = NULL;
     t->pending = pending;
+    t->rows = c->a.used;
+    c->a.used = (is_made_of){ 0 };
     t->n_placed = ans->n_placed_kept + ans->n_placed_new;
     t->n_lost = ans->n_placed_lost;
     is_talks_keep(c->a.is, t, &c->a.hold);

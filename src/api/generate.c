@@ -290,6 +290,7 @@ is_status is_asking_generate(is_asking *a, is_run *run, int32_t *pending)
     st = tell(&t, pending);
     is_engine_rest(a->is->engine, run); /* kept or not, it computes no more for this question */
     if (st == INFERSCALE_OK) is_asking_settle(a, run);
+    if (st == INFERSCALE_OK && a->ran) st = is_asking_made_of(a);
     if (st == INFERSCALE_OK) st = close_text(&t, pending);
     is_buf_free(&t.text);
     is_free(t.begins);

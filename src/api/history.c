@@ -144,6 +144,7 @@ is_status is_history_talk(const is_asking *a, const is_key prefix, size_t n_drop
     IS_TRY(begin(a, "talk-1", &h));
     is_hash_field(h, prefix, IS_HASH_BYTES);
     is_hash_u64(h, (uint64_t)a->o.mode);
+    is_hash_u64(h, (uint64_t)a->o.stage);
     is_hash_u64(h, n_dropped);
     is_hash_end(h, out);
     return INFERSCALE_OK;

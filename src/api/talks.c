@@ -30,6 +30,7 @@ void is_talk_end(inferscale *is, is_talk *t)
     is_free(t->tokens);
     is_free(t->parts);
     is_free(t->facts);
+    is_made_of_free(&t->rows);
     is_names_free(&t->segments);
     is_free(t);
 }

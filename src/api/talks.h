@@ -8,7 +8,7 @@
 #ifndef IS_API_TALKS_H
 #define IS_API_TALKS_H
 
-#include "api/hold.h"
+#include "api/answer.h"
 
 typedef struct is_talk {
     struct is_talk *next;
@@ -19,6 +19,7 @@ typedef struct is_talk {
     int32_t *tokens;         /* [n_tokens] all that the run holds, and the pending one */
     uint32_t n_tokens, n_parts;
     is_part *parts;          /* [n_parts] the same as parts */
+    is_made_of rows;         /* of which rows its facts were made */
     is_dep *facts;           /* [n_facts] what is held */
     size_t n_facts;
     is_names segments;

@@ -26,6 +26,17 @@ static int rank(const inferscale *is, const is_segment_row *row, size_t n_facts)
     return strcmp(row->policy, is->policy.name) == 0 ? first : 2;
 }
 
+/* Does this policy make rows of the stage? Rows by a policy that the handle has no longer are of no stage. */
+static bool is_of_stage(const inferscale *is, int stage, const char *policy)
+{
+    is_policy of_stage[IS_STAGE_POLICIES];
+    const size_t n = is_handle_policies(is, stage, of_stage);
+
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(policy, of_stage[i].name) == 0) return true;
+    return stage == 0;
+}
+
 static bool is_exact(const is_segment_row *row)
 {
     return strcmp(row->policy, "header") == 0;
@@ -42,8 +53,18 @@ static bool take(inferscale *is, const is_partition *p, const is_segment_row *ro
     return false;
 }
 
-is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, size_t n_facts, is_variant *v,
-                          is_segment **out, is_unusable *n_bad)
+/* Keeps the rows of this version and stage, in their order; returns how many. */
+static size_t keep_usable(const inferscale *is, int version, int stage, is_segment_row *rows, size_t n)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].version == version && is_of_stage(is, stage, rows[i].policy)) rows[kept++] = rows[i];
+    return kept;
+}
+
+is_status is_variant_load(inferscale *is, const is_partition *p, const inferscale_item *fact, size_t n_facts, int stage,
+                          is_variant *v, is_segment **out, is_unusable *n_bad)
 {
     is_segment_row *rows = NULL;
     size_t n = 0;
@@ -51,10 +72,11 @@ is_status is_variant_load(inferscale *is, const is_partition *p, const inferscal
     *out = NULL;
     *v = (is_variant){ .id = fact->id };
     IS_TRY(is_bank_segments(is->bank, p, is->profile->fingerprint, NULL, fact->id, &rows, &n));
-    for (size_t i = 0; i < n; i++) v->has_exact = v->has_exact || (rows[i].version == fact->version && is_exact(&rows[i]));
+    n = keep_usable(is, fact->version, stage, rows, n);
+    for (size_t i = 0; i < n; i++) v->has_exact = v->has_exact || is_exact(&rows[i]);
     for (int best = 0; best < 3 && !*out; best++) {
         for (size_t i = 0; i < n && !*out; i++) {
-            if (rows[i].version != fact->version || rank(is, &rows[i], n_facts) != best || !take(is, p, &rows[i], out, n_bad)) continue;
+            if (rank(is, &rows[i], n_facts) != best || !take(is, p, &rows[i], out, n_bad)) continue;
             snprintf(v->policy, sizeof v->policy, "%s", rows[i].policy);
             v->refined = is_refined(is, &rows[i]);
         }
@@ -63,12 +85,14 @@ is_status is_variant_load(inferscale *is, const is_partition *p, const inferscal
     return INFERSCALE_OK;
 }
 
-is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, is_segment **out, is_unusable *n_bad)
+is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_id, int version, int stage,
+                           is_segment **out, is_unusable *n_bad)
 {
     is_segment_row *rows = NULL;
     size_t n = 0;
 
     *out = NULL;
+    if (!is_of_stage(is, stage, "header")) return INFERSCALE_OK;
     IS_TRY(is_bank_segments(is->bank, p, is->profile->fingerprint, "header", fact_id, &rows, &n));
     for (size_t i = 0; i < n && !*out; i++)
         if (rows[i].version == version) (void)take(is, p, &rows[i], out, n_bad);
@@ -76,8 +100,9 @@ is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_i
     return INFERSCALE_OK;
 }
 
-is_status is_variant_mark_exact(inferscale *is, const is_partition *p, is_plan_fact *facts, size_t n)
+is_status is_variant_mark_exact(inferscale *is, const is_partition *p, int stage, is_plan_fact *facts, size_t n)
 {
+    if (!is_of_stage(is, stage, "header")) return INFERSCALE_OK;
     is_dep *versions = is_calloc(n + 1, sizeof *versions);
     bool *have = is_calloc(n + 1, sizeof *have);
     is_status st = INFERSCALE_OK;

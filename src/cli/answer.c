@@ -61,6 +61,7 @@ json_t *cli_answer_json(inferscale *is, const inferscale_scope *scope, const inf
                   "fallbacks", is_json_fallbacks(r->fallbacks), "not_embedded", (json_int_t)r->n_unembedded, "facts", facts,
                   "facts_dropped", (json_int_t)r->n_dropped, "facts_refined", (json_int_t)r->n_refined, "facts_exact",
                   (json_int_t)r->n_exact);
+    json_object_set_new(o, "rows_digest", json_string(r->rows_digest));
     const struct { const char *name; uint32_t v; } counts[] = {
         { "tokens_prompt", r->tokens_prompt },     { "tokens_computed", r->tokens_computed },
         { "tokens_injected", r->tokens_injected }, { "tokens_resident", r->tokens_resident },

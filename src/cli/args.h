@@ -72,6 +72,7 @@ void cli_recall_options(const cli_args *a, inferscale_recall_options *out);
     { "--mode", "MODE", "kv (default): inject stored facts; text: compute the same tokens; none: no memory" },                 \
         { "-k", "N", "facts to use, 1-1000 (default: 10)" },                                                                   \
         { "--repair", "M", "compute the M best facts instead of injecting them: more faithful, slower" },                      \
+        { "--stage", "STAGE", "best (default): the best rows that a fact has; first or refine: rows of that stage only" },     \
         { "--max-tokens", "N", "longest answer in tokens (default: 128)" },                                                    \
         { "--temperature", "T", "0 (default) always takes the likeliest token" },                                              \
         { "--top-k", "N", "sample among the N likeliest tokens; 0 = off" },                                                    \

@@ -137,10 +137,12 @@ void cli_recall_options(const cli_args *a, inferscale_recall_options *out)
 void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_recall_options *recall)
 {
     static const char *const modes[] = { "kv", "text", "none", NULL };
+    static const char *const stages[] = { "best", "first", "refine", NULL }; /* 0 and INFERSCALE_STAGE_*, in order */
     *out = (inferscale_ask_options)INFERSCALE_ASK_OPTIONS_INIT;
     cli_recall_options(a, recall);
     out->recall = recall;
     out->mode = cli_choice(a, "--mode", modes, INFERSCALE_MODE_KV);
+    out->stage = cli_choice(a, "--stage", stages, 0);
     out->k = recall->k;
     out->repair = (uint32_t)cli_int(a, "--repair", 0, 0, 1000);
     out->max_tokens = (uint32_t)cli_int(a, "--max-tokens", 128, 1, 1 << 20);

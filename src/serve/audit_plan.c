@@ -136,7 +136,7 @@ static is_status load_fact(inferscale *is, const audit_entry *e, const audit_par
         if (is_engine_segment(is->engine, is->vault, from->segment, &to->segment) != INFERSCALE_OK)
             return is_fail(INFERSCALE_E_NOTFOUND, "the rows that the answer used were replaced");
     } else if (from->resident) {
-        IS_TRY(is_variant_load(is, &e->p, item, facts_of(e), &variant, &to->segment, &n_bad));
+        IS_TRY(is_variant_load(is, &e->p, item, facts_of(e), 0, &variant, &to->segment, &n_bad));
     }
     if (to->segment) {
         to->source = IS_SRC_STORED;

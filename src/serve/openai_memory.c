@@ -53,6 +53,15 @@ static bool read_layout(asked *m, json_t *v)
     return read_choice(m, v, names, &m->a->o.layout);
 }
 
+static bool read_stage(asked *m, json_t *v)
+{
+    static const char *const names[] = { "best", "first", "refine", NULL }; /* 0 and INFERSCALE_STAGE_*, in order */
+
+    if (!read_choice(m, v, names, &m->a->o.ask.stage)) return false;
+    m->a->memory_named = true;
+    return true;
+}
+
 static bool read_on_full(asked *m, json_t *v)
 {
     static const char *const names[] = { "refuse", "drop", NULL };
@@ -185,7 +194,7 @@ static bool read_name(asked *m, json_t *v) { return true; }
 static const struct { const char *name; bool (*read)(asked *m, json_t *v); } members[] = {
     { "user_id", read_name }, { "agent_id", read_name }, { "run_id", read_name }, { "app_id", read_name },
     { "mode", read_mode }, { "k", read_k }, { "threshold", read_threshold }, { "repair", read_repair }, { "ids", read_ids },
-    { "filters", read_filters }, { "layout", read_layout }, { "on_full", read_on_full },
+    { "filters", read_filters }, { "layout", read_layout }, { "stage", read_stage }, { "on_full", read_on_full },
     { "return_text", read_return_text },
 };
 
@@ -298,13 +307,15 @@ static json_t *times_of(const inferscale_answer *ans, bool whole)
 
 json_t *is_oa_memory_of(const is_oa_run *run, const inferscale_answer *ans, bool whole)
 {
-    return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, "
-                     "s:{s:i, s:i, s:i}, s:i, s:i, s:i, s:b, s:s, s:o, s:o}", "asked",
-                     mode_name(run->ask->o.ask.mode), "mode", mode_name(ans->mode), "header", ans->header ? ans->header : "none",
-                     "facts", facts_of(run, ans), "tokens", "prompt", (int)ans->tokens_prompt, "computed", (int)ans->tokens_computed,
-                     "injected", (int)ans->tokens_injected, "resident", (int)ans->tokens_resident, "placed", "kept",
-                     (int)ans->n_placed_kept, "new", (int)ans->n_placed_new, "lost", (int)ans->n_placed_lost, "dropped",
-                     (int)ans->n_dropped, "turns_dropped", (int)ans->n_turns_dropped, "not_embedded", (int)ans->n_unembedded,
-                     "index_built", ans->index_built, "fallback", ans->fallback ? ans->fallback : "", "fallbacks",
-                     is_json_fallbacks(ans->fallbacks), "timings", times_of(ans, whole));
+    json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i}, s:{s:i, s:i, s:i}, s:i, s:i, s:i, s:b, s:s, s:o, s:o}", "asked",
+                          mode_name(run->ask->o.ask.mode), "mode", mode_name(ans->mode), "header", ans->header ? ans->header : "none",
+                          "facts", facts_of(run, ans), "tokens", "prompt", (int)ans->tokens_prompt, "computed", (int)ans->tokens_computed,
+                          "injected", (int)ans->tokens_injected, "resident", (int)ans->tokens_resident, "placed", "kept",
+                          (int)ans->n_placed_kept, "new", (int)ans->n_placed_new, "lost", (int)ans->n_placed_lost, "dropped",
+                          (int)ans->n_dropped, "turns_dropped", (int)ans->n_turns_dropped, "not_embedded", (int)ans->n_unembedded,
+                          "index_built", ans->index_built, "fallback", ans->fallback ? ans->fallback : "",
+                          "fallbacks", is_json_fallbacks(ans->fallbacks), "timings", times_of(ans, whole));
+
+    if (o && whole) json_object_set_new(o, "rows_digest", json_string(ans->rows_digest));
+    return o;
 }

@@ -388,9 +388,25 @@ static void info(is_server *s, is_request *r)
 
 /* ---- What would be asked --------------------------------------------------------------------------------------------------- */
 
-static const char *const known_dry[] = { "question", "query", "k", "mode", "repair", "threshold", "filters", "user_id",
+static const char *const known_dry[] = { "question", "query", "k", "mode", "stage", "repair", "threshold", "filters", "user_id",
                                          "agent_id", "run_id", "app_id",
                                          NULL };
+
+/* false: replied. */
+static bool read_stage(is_request *r, json_t *body, int *out)
+{
+    static const char *const names[] = { "best", "first", "refine" }; /* 0 and INFERSCALE_STAGE_*, in order */
+    json_t *said = json_object_get(body, "stage");
+    const char *name = json_is_null(said) || !said ? names[0] : json_string_value(said);
+
+    for (int i = 0; name && i < 3; i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        *out = i;
+        return true;
+    }
+    refuse(r, "stage", "stage must be \"best\", \"first\" or \"refine\"");
+    return false;
+}
 
 /* false: replied. */
 static bool read_dry(is_server *s, is_request *r, json_t *body, inferscale_ask_options *a, inferscale_recall_options *f)
@@ -407,6 +423,7 @@ static bool read_dry(is_server *s, is_request *r, json_t *body, inferscale_ask_o
         return false;
     }
     a->mode = *mode == 'k' ? INFERSCALE_MODE_KV : *mode == 't' ? INFERSCALE_MODE_TEXT : INFERSCALE_MODE_NONE;
+    if (!read_stage(r, body, &a->stage)) return false;
     if (threshold && !json_is_null(threshold)) {
         if (!json_is_number(threshold)) {
             refuse(r, "threshold", "threshold must be a number");

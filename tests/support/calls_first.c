@@ -355,6 +355,8 @@ static const inferscale_recall_options by_words = { .struct_size = sizeof by_wor
     X(ask, on_text, ask.on_text, go_on, OK)                                                                                    \
     X(ask, text_ctx, ask.text_ctx, o, OK)                                                                                      \
     X(ask, cancel, ask.cancel, &never, OK)                                                                                     \
+    X(ask, stage, ask.stage, INFERSCALE_STAGE_FIRST, OK)                                                                       \
+    X(ask, stage, ask.stage, INFERSCALE_STAGE_REFINE, OK)                                                                      \
     X(complete, ask, complete.ask.temperature, 1, OK)                                                                          \
     X(complete, layout, complete.layout, INFERSCALE_LAYOUT_FRONT, OK)                                                          \
     X(complete, ids, complete.ids, ids, OK)                                                                                    \
