@@ -491,8 +491,7 @@ typedef struct inferscale_ask_options {
     int (*on_text)(void *ctx, const char *text, size_t len); /* streaming: whole UTF-8 characters; non-zero stops */
     void *text_ctx;
     const volatile int *cancel; /* polled; non-zero = INFERSCALE_E_CANCELLED. May be NULL. */
-    int stage;             /* 0 = the best rows that a fact has, which change as facts are refined; INFERSCALE_STAGE_FIRST or _REFINE = only rows of
-                              that stage: a fact without them is computed as text (FALLBACK_NOT_ENCODED). Rows that a chat holds already stay */
+    int stage;             /* 0 = the best rows there are; INFERSCALE_STAGE_FIRST or _REFINE = that stage's only, and text for facts without them */
 } inferscale_ask_options;
 
 #define INFERSCALE_ASK_OPTIONS_INIT { .struct_size = sizeof(inferscale_ask_options) }
@@ -543,8 +542,7 @@ typedef struct inferscale_answer {
     char *fallback;        /* why facts were computed instead of injected, or left out, or that nothing is remembered for this
                               owner; "" if nothing of the kind */
     inferscale_used *facts; /* in prompt order (best last in its group) */
-    size_t n_facts;
-    size_t n_dropped;      /* facts found but left out because the context is full (the worst ones) */
+    size_t n_facts, n_dropped; /* n_dropped: facts found but left out because the context is full (the worst ones) */
     uint32_t tokens_prompt, tokens_computed, tokens_injected, tokens_resident, tokens_answer;
     double ttft_ms;        /* question in to first token out, everything included */
     double embed_ms, recall_ms, plan_ms, compose_ms, inject_ms, question_ms, first_token_ms, total_ms;
@@ -560,10 +558,8 @@ typedef struct inferscale_answer {
     size_t n_turns_dropped;   /* on_full: oldest turns left out */
     unsigned fallbacks;       /* INFERSCALE_FALLBACK_*: what fallback says, for programs */
     size_t n_unembedded;      /* facts that were looked for by words only */
-    double index_ms;          /* as in inferscale_list */
-    int index_built;
-    char rows_digest[65];     /* of the facts in the prompt, earlier turns' too, in order: id, version, and the name of the stored segment that was
-                                 really used, or that it was computed. Hexadecimal; equal = equal facts from equal rows; "" = no fact */
+    double index_ms; int index_built; /* as in inferscale_list */
+    char rows_digest[65];     /* hex; equal = equal facts from equal rows, as really used, earlier turns' too (docs/server.md); "" = no fact */
 } inferscale_answer;
 
 INFERSCALE_API void inferscale_answer_free(inferscale_answer *answer); /* NULL is allowed */

@@ -1,6 +1,6 @@
 /* What must hold of the rows that an answer is made from:
- *   - rows_digest is the same for the same facts from the same rows, also after a restart, and another one when anything of it changed:
- *     a fact, its rows, or that rows were not used after all;
+ *   - rows_digest is the same for the same facts from the same rows, also after a restart, and another one when a fact or its rows
+ *     changed (rows that an engine elsewhere did not use after all: test_remote);
  *   - with a stage an answer is made of that stage's rows or of text, whatever was encoded meanwhile;
  *   - in conversations too, whether the engine still holds the earlier turns or not. */
 #include <setjmp.h>
@@ -201,25 +201,6 @@ static void header_rows_belong_to_one_stage(void **state)
     inferscale_close(is);
 }
 
-static void rows_that_the_engine_refused_are_not_in_the_digest(void **state)
-{
-    inferscale *is = open_it();
-    seen stored, refused, text;
-
-    (void)state;
-    remember_topics(is, &store_anna, NULL);
-    encode(is, FIRST);
-    stored = ask(is, FIRST);
-    inferscale_close(is);
-    is = open_as("mock:garble", "page:8", "company:4");
-    refused = ask(is, FIRST);
-    assert_true(refused.fallbacks & INFERSCALE_FALLBACK_REFUSED);
-    assert_string_not_equal(refused.digest, stored.digest);
-    text = ask_in(is, FIRST, INFERSCALE_MODE_TEXT);
-    assert_string_equal(refused.digest, text.digest);
-    inferscale_close(is);
-}
-
 static void other_stages_are_refused(void **state)
 {
     inferscale *is = open_it();
@@ -311,7 +292,6 @@ int main(void)
         TEST(a_changed_fact_changes_the_digest),
         TEST(without_rows_of_the_stage_facts_are_computed),
         TEST(header_rows_belong_to_one_stage),
-        TEST(rows_that_the_engine_refused_are_not_in_the_digest),
         TEST(other_stages_are_refused),
         TEST(a_conversation_has_one_digest_however_it_goes_on),
     };

@@ -202,6 +202,31 @@ static void answers_keep_to_a_grammar_and_end_at_a_stop(void **state)
     scratch_remove(home);
 }
 
+/* Nobody named a codec: rows are stored in what the model's cache holds, and no wider. */
+static void rows_are_stored_as_the_cache_holds_them(void **state)
+{
+    enum { BYTES = 23040 }; /* 30 layers, keys and values of 3 heads of 64 elements, two bytes each */
+    inferscale_fact f = { .text = facts[0], .event_time = 1714521600 };
+    inferscale_encode_options encoded = INFERSCALE_ENCODE_OPTIONS_INIT;
+    char *home = scratch_make();
+    inferscale *is = open_store(home, 2048, 1);
+    inferscale_model_info m;
+    inferscale_store_info store;
+
+    (void)state;
+    OK(inferscale_remember(is, &anna, &f, 1, NULL));
+    OK(inferscale_encode(is, &anna, &encoded));
+    OK(inferscale_model(is, &m));
+    assert_int_equal(m.kv_bytes_per_token, BYTES);
+    assert_int_equal(encoded.facts_encoded, 1);
+    OK(inferscale_store(is, 0, &store));
+    assert_int_equal(store.n_segments, 1);
+    assert_true(encoded.tokens_stored >= 8 && store.vault_bytes >= encoded.tokens_stored * BYTES);
+    assert_true(store.vault_bytes - encoded.tokens_stored * BYTES < 2 * BYTES); /* the file's head and tables; f32 would be twice as much */
+    inferscale_close(is);
+    scratch_remove(home);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +234,7 @@ int main(void)
         cmocka_unit_test(another_header_serves),
         cmocka_unit_test(idle_conversations_make_room),
         cmocka_unit_test(answers_keep_to_a_grammar_and_end_at_a_stop),
+        cmocka_unit_test(rows_are_stored_as_the_cache_holds_them),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
