@@ -159,7 +159,7 @@ $(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC)) $(LLAMA_STAMP)
 # Tests link the CLI's parts too (all but its main) and the tool's parser, so that these are tested directly.
 # An archive, so that a test pulls in only what it uses.
 PARTS := $(OUT)/libparts.a
-$(PARTS): $(call objs,$(filter-out src/cli/main.c,$(CLI_SRC)) $(VLLM_SRC) src/tools/safetensors.c) $(EMBEDDED_OBJ)
+$(PARTS): $(call objs,$(filter-out src/cli/main.c src/cli/wipe.c,$(CLI_SRC)) $(VLLM_SRC) src/tools/safetensors.c) $(EMBEDDED_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
 SUPPORT := $(OUT)/libsupport.a

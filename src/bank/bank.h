@@ -71,6 +71,8 @@ is_status is_bank_pinned(is_bank *b, const is_partition *p, int64_t **ids, size_
 /* Deletes items (facts with all versions, turns), their embeddings, their segments' rows, and the rows of every segment that
  * depends on them; raises the epoch. *stale = all those segments. filter (may be NULL): only rows with the scope's agent, run
  * and app attributes where given. ids NULL = all items. */
+/* What SQLite holds of its pages in memory is freed: after a forgetting. */
+void is_bank_drop_cache(is_bank *b);
 is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
                          size_t *n_deleted, is_names *stale);
 

@@ -382,6 +382,13 @@ is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *
     return st;
 }
 
+void is_bank_drop_cache(is_bank *b)
+{
+    if (bank_lock(b) != INFERSCALE_OK) return;
+    sqlite3_db_release_memory(b->db);
+    bank_unlock(b);
+}
+
 is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
                          size_t *n_deleted, is_names *stale)
 {
@@ -393,6 +400,7 @@ is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, 
     if (n_deleted) *n_deleted = c.n_deleted;
     if (stale) *stale = c.stale;
     else is_names_free(&c.stale);
+    if (c.n_deleted) is_bank_drop_cache(b);
     if (c.n_deleted && is_bank_cut_log(b, LOG_WAIT_MS) != INFERSCALE_OK)
         is_log(IS_LOG_WARN, "bank: the write-ahead log could not be emptied after forgetting: %s", is_error());
     return INFERSCALE_OK;

@@ -2,9 +2,13 @@
  * torture loop in one test is not disturbed by background threads. */
 #include "base/mem.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What is longer holds rows of models, not text but for a few long bodies. */
+enum { WIPE_MOST = 4 << 20 };
 
 static _Thread_local size_t calls;
 static _Thread_local size_t fail_at; /* the value of calls at which to fail; 0 = never */
@@ -39,9 +43,26 @@ void *is_calloc(size_t n, size_t size)
     return n && size ? calloc(n, size) : calloc(1, 1);
 }
 
+static void wipe(void *p)
+{
+    const size_t n = p ? malloc_usable_size(p) : 0;
+
+    if (n && n <= WIPE_MOST) explicit_bzero(p, n);
+}
+
+/* realloc would leave a copy behind where it moves. */
 void *is_realloc(void *p, size_t n)
 {
-    return refused() ? NULL : realloc(p, n ? n : 1);
+    const size_t had = p ? malloc_usable_size(p) : 0;
+
+    if (refused()) return NULL;
+    if (had == 0 || had > WIPE_MOST) return realloc(p, n ? n : 1);
+    if (n <= had && n >= had / 2) return p;
+    void *q = malloc(n ? n : 1);
+    if (!q) return NULL;
+    memcpy(q, p, n < had ? n : had);
+    is_free(p);
+    return q;
 }
 
 void *is_malloc_aligned(size_t align, size_t n)
@@ -71,6 +92,7 @@ char *is_strndup(const char *s, size_t n)
 
 void is_free(void *p)
 {
+    wipe(p);
     free(p);
 }
 

@@ -11,7 +11,7 @@ void *is_realloc(void *p, size_t n);               /* on failure p is untouched 
 void *is_malloc_aligned(size_t align, size_t n);   /* align: a power of two >= 16; freed with is_free */
 char *is_strdup(const char *s);                    /* NULL in gives NULL out */
 char *is_strndup(const char *s, size_t n);
-void is_free(void *p);                             /* NULL is allowed */
+void is_free(void *p);                             /* NULL is allowed; wiped, if it is no more than 4 MiB */
 
 /* Tests: fail the nth allocation from now (1 = the next; 0 = never) in this thread; is_mem_count() counts this thread's calls.
  * is_mem_fail_from fails that one and all after it. is_mem_failed: has one been refused since? */

@@ -9,6 +9,7 @@
 #include "cli/args.h"
 #include "cli/help.h"
 #include "cli/out.h"
+#include "cli/wipe.h"
 
 static bool has_json(int argc, char **argv)
 {
@@ -67,6 +68,7 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "C.UTF-8"); /* for the width of characters; numbers and dates stay in the C locale */
     signal(SIGPIPE, SIG_IGN);       /* a closed pipe is a failed write, not a killed encoder */
     signal(SIGXFSZ, SIG_IGN);       /* beyond `ulimit -f` (systemd's LimitFSIZE) a write fails with EFBIG, as on a full disk */
+    cli_wipe_set_up();
     json_set_alloc_funcs(is_malloc, is_free);
     rc = run(argc - 1, argv + 1);
     if (fflush(stdout) != 0 || ferror(stdout)) {

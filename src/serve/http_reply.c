@@ -118,11 +118,15 @@ static void reply(is_request *r, int status, const char *type, struct MHD_Respon
 
 void is_reply_bytes(is_request *r, int status, const char *type, const void *data, size_t len)
 {
-    reply(r, status, type, MHD_create_response_from_buffer(len, (void *)(uintptr_t)(len ? data : ""), MHD_RESPMEM_MUST_COPY),
-          len);
+    void *copy = is_malloc(len + 1);
+    struct MHD_Response *m = NULL;
+    if (copy && len) memcpy(copy, data, len);
+    if (copy) m = MHD_create_response_from_buffer_with_free_callback(len, copy, is_free);
+    if (!m) is_free(copy);
+    reply(r, status, type, m, len);
 }
 
-/* jansson's strings are made by is_malloc or malloc, as the program says; libmicrohttpd frees neither, so it gets a copy. */
+/* JSON is written here, not by jansson: whose strings are made by is_malloc or malloc, as the program says. */
 typedef struct text {
     char *p;
     size_t n, cap;
@@ -149,9 +153,9 @@ void is_reply_json(is_request *r, int status, json_t *body)
     text t = { 0 };
     struct MHD_Response *m = NULL;
     if (body && json_dump_callback(body, add_text, &t, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) == 0)
-        m = MHD_create_response_from_buffer(t.n, t.p, MHD_RESPMEM_MUST_COPY);
+        m = MHD_create_response_from_buffer_with_free_callback(t.n, t.p, is_free);
+    if (!m) is_free(t.p);
     reply(r, status, "application/json", m, t.n);
-    is_free(t.p);
     json_decref(body);
 }
 
