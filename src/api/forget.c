@@ -126,9 +126,13 @@ static is_status forget(inferscale *is, const is_partition *p, is_closure *c, co
     st = first_of(st, carry_out(is, p, &c->stale, wait_ms, &pending));
     r->pending = pending;
     if (st != INFERSCALE_OK) snprintf(why, sizeof why, "%s", is_error());
-    if (proof) return st == INFERSCALE_OK ? is_proof_search(proof, wait_ms, o->on_progress, o->progress_ctx, r) : st;
+    if (proof) {
+        if (st == INFERSCALE_OK) st = is_proof_search(proof, wait_ms, o->on_progress, o->progress_ctx, r);
+        if (c->n_deleted) is_bank_drop_caches();
+        return st;
+    }
     cut = c->n_deleted ? is_bank_cut_log(is->bank, LOG_WAIT_MS) : INFERSCALE_OK;
-    if (c->n_deleted) is_bank_drop_cache(is->bank); /* other connections drop theirs when they read next, as this one has written */
+    if (c->n_deleted) is_bank_drop_caches();
     if (cut != INFERSCALE_OK) is_log(IS_LOG_WARN, "bank: the write-ahead log could not be emptied after forgetting: %s", is_error());
     return st == INFERSCALE_OK ? st : is_fail(st, "%s", why);
 }

@@ -71,8 +71,6 @@ is_status is_bank_pinned(is_bank *b, const is_partition *p, int64_t **ids, size_
 /* Deletes items (facts with all versions, turns), their embeddings, their segments' rows, and the rows of every segment that
  * depends on them; raises the epoch. *stale = all those segments. filter (may be NULL): only rows with the scope's agent, run
  * and app attributes where given. ids NULL = all items. */
-/* What SQLite holds of its pages in memory is freed: after a forgetting. */
-void is_bank_drop_cache(is_bank *b);
 is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
                          size_t *n_deleted, is_names *stale);
 
@@ -99,6 +97,9 @@ is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *
 /* Copies the write-ahead log into the database, overwrites it with zeros and cuts it to nothing: it holds older copies of pages.
  * E_BUSY if readers or writers still used it after wait_ms. */
 is_status is_bank_cut_log(is_bank *b, uint32_t wait_ms);
+/* Frees the pages that SQLite keeps in memory for every bank of this process: call it after a
+ * forgetting. A bank in use drops its pages when its call ends. Waits for no bank. */
+void is_bank_drop_caches(void);
 
 /* Was a fact with this text, but for case, spacing and signs, forgotten? Then it is not to be extracted again by itself. Telling it
  * (is_bank_add_facts) is allowed, is said in the event, and lifts the mark. */

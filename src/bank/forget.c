@@ -343,6 +343,30 @@ static is_status count_left(work *w, id_list *l, size_t *n)
     return INFERSCALE_OK;
 }
 
+static is_status run(is_bank *b, const char *literal)
+{
+    sql q = sql_open(b, literal);
+
+    return sql_run(&q, NULL);
+}
+
+/* SQLite keeps two scratch pages for a connection: one with the row that it wrote last, one with the
+ * page whose rows it moved last, which holds text of rows that are deleted since. Nothing frees
+ * them, so both are overwritten: a long row is written, and the pages that this changed are put back
+ * through the second scratch page. The bank is then as it was. */
+static is_status overwrite_scratch(is_bank *b, const is_partition *p)
+{
+    is_status st;
+    sql q;
+
+    IS_TRY(run(b, "SAVEPOINT scratch"));
+    q = sql_open(b, "UPDATE partitions SET created = zeroblob(3900) WHERE id = ?1");
+    sql_i64(&q, p->id);
+    st = sql_run(&q, NULL);
+    if (st == INFERSCALE_OK) st = run(b, "ROLLBACK TO scratch");
+    return st == INFERSCALE_OK ? run(b, "RELEASE scratch") : st; /* else all is rolled back */
+}
+
 static is_status forget_in(work *w)
 {
     is_closure *c = w->c;
@@ -361,7 +385,8 @@ static is_status forget_in(work *w)
     IS_TRY(drop_empty_conversations(w->b, w->p));
     IS_TRY(count_left(w, &w->touched, &c->n_reencode));
     IS_TRY(count_left(w, &w->withdrawn, &c->n_withdrawn));
-    return bank_touch(w->b, w->p, true);
+    IS_TRY(bank_touch(w->b, w->p, true));
+    return overwrite_scratch(w->b, w->p);
 }
 
 is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *c)
@@ -382,13 +407,6 @@ is_status is_bank_forget_closure(is_bank *b, const is_partition *p, is_closure *
     return st;
 }
 
-void is_bank_drop_cache(is_bank *b)
-{
-    if (bank_lock(b) != INFERSCALE_OK) return;
-    sqlite3_db_release_memory(b->db);
-    bank_unlock(b);
-}
-
 is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, size_t n, const inferscale_scope *filter,
                          size_t *n_deleted, is_names *stale)
 {
@@ -400,9 +418,9 @@ is_status is_bank_forget(is_bank *b, const is_partition *p, const int64_t *ids, 
     if (n_deleted) *n_deleted = c.n_deleted;
     if (stale) *stale = c.stale;
     else is_names_free(&c.stale);
-    if (c.n_deleted) is_bank_drop_cache(b);
     if (c.n_deleted && is_bank_cut_log(b, LOG_WAIT_MS) != INFERSCALE_OK)
         is_log(IS_LOG_WARN, "bank: the write-ahead log could not be emptied after forgetting: %s", is_error());
+    if (c.n_deleted) is_bank_drop_caches();
     return INFERSCALE_OK;
 }
 

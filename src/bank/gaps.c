@@ -71,6 +71,11 @@ static int write_without_gap(sqlite3_file *f, const void *p, int n, sqlite3_int6
     return m->xWrite(f, methods->page, n, at);
 }
 
+void bank_clear_page(struct bank_file_methods *methods)
+{
+    if (methods) explicit_bzero(methods->page, sizeof methods->page);
+}
+
 int bank_keep_gaps_empty(sqlite3 *db, struct bank_file_methods **methods)
 {
     sqlite3_file *f = NULL;

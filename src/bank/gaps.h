@@ -18,6 +18,8 @@ bool bank_gap(const uint8_t *page, size_t bytes, size_t h, size_t *from, size_t 
  * is_free takes once the connection is closed; used again for another connection to the same file. An SQLite result code. */
 struct bank_file_methods;
 int bank_keep_gaps_empty(sqlite3 *db, struct bank_file_methods **methods);
+/* Zeroes the copy of the page that went to the file last. methods may be NULL; the connection is not at work. */
+void bank_clear_page(struct bank_file_methods *methods);
 
 /* Zeroes the middles that are in the file already (scan.c): banks up to version 4 were written without this. The caller commits something
  * afterwards, so that other connections read their pages again. E_BUSY: others keep the log from being emptied. */

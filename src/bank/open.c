@@ -349,9 +349,13 @@ static is_status open_bank(const char *path, bool read_only, bool existing, bool
     pthread_mutex_init(&b->lock, &attr);
     pthread_mutexattr_destroy(&attr);
     st = prepare(b, existing, lost);
-    if (st == INFERSCALE_OK) *out = b;
-    else is_bank_close(b);
-    return st;
+    if (st != INFERSCALE_OK) {
+        is_bank_close(b);
+        return st;
+    }
+    bank_enter_list(b);
+    *out = b;
+    return INFERSCALE_OK;
 }
 
 is_status is_bank_open(const char *path, bool read_only, is_bank **out)
@@ -369,6 +373,7 @@ is_status is_bank_open_existing(const char *path, bool read_only, bool *lost, is
 void is_bank_close(is_bank *b)
 {
     if (!b) return;
+    bank_leave_list(b);
     bank_cut_log_at_close(b);
     bank_close_home(b);
     disconnect(b);

@@ -86,6 +86,7 @@ is_status bank_lock(is_bank *b)
 void bank_unlock(is_bank *b)
 {
     pthread_mutex_unlock(&b->lock);
+    bank_drop_if_asked(b);
 }
 
 static is_status run_literal(is_bank *b, const char *literal)

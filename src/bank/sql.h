@@ -29,11 +29,18 @@ struct is_bank {
     int64_t last_given;      /* the highest id of the transaction; 0 = none */
     bool gave_ids;           /* by this handle */
     const volatile int *stop; /* ends waiting for other connections; NULL = nothing does */
+    bool drop;               /* its pages are to be dropped (caches.c); atomic */
+    is_bank *prev, *next;    /* the banks of this process (caches.c) */
 };
 
 /* The lock is held between these two; locking again in the same thread (a call from inside is_bank_each) is E_INTERNAL. */
 is_status bank_lock(is_bank *b);
 void bank_unlock(is_bank *b);
+
+/* The list of the process's banks (caches.c): entered when open, left before it is closed. */
+void bank_enter_list(is_bank *b);
+void bank_leave_list(is_bank *b);
+void bank_drop_if_asked(is_bank *b); /* the lock is not held by this thread */
 
 /* A writing transaction with the lock held: st = bank_begin(b); if OK do things; return bank_end(b, st). bank_end commits if st
  * is OK, else rolls back and returns st with its sentence kept. E_READONLY on a read-only bank. */
