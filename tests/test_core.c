@@ -107,10 +107,9 @@ static void what_is_forgotten_is_in_no_memory(void **state)
     expect("GET", "/memories?user_id=otto", "%s", "");
     if (count_all(where, sizeof where) == 0) fail_msg("the search finds nothing, even where it must");
     expect("DELETE", "/memories?user_id=otto", "%s", "");
-    expect("POST", "/memories", "{\"text\":\"Ben plays the cello.\",\"user_id\":\"ben\"}");
-    size_t n = 1; /* other connections of the process hold pages until they read next: the background looks every 200 ms */
+    size_t n = 1; /* a connection that is at work drops its pages when its call ends */
     for (int i = 0; i < 40 && n; i++) {
-        usleep(500000);
+        if (i) usleep(500000);
         n = count_all(where, sizeof where);
     }
     serve_program_end(&server);

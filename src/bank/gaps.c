@@ -31,11 +31,12 @@ bool bank_gap(const uint8_t *page, size_t bytes, size_t h, size_t *from, size_t 
 
 /* ---- On the way to the file ---------------------------------------------------------------------------------------------- */
 
-/* The database file's functions with ours in place of one. SQLite calls them through the file's first member, so that ours are found
+/* The database file's functions with ours in place of two. SQLite calls them through the file's first member, so that ours are found
  * again from there. */
 struct bank_file_methods {
     sqlite3_io_methods ours; /* first */
     const sqlite3_io_methods *theirs;
+    bool copying; /* the connection copies the log into the file: it holds the lock for that */
     uint8_t page[PAGE_BYTES_MAX];
 };
 
@@ -53,9 +54,20 @@ static bool may_be_pointer_map(const sqlite3_io_methods *m, sqlite3_file *f, uin
     return largest_root[0] | largest_root[1] | largest_root[2] | largest_root[3];
 }
 
+/* Only who copies the log into the file holds this lock (SQLite's file format, WAL_CKPT_LOCK). */
+static int note_lock(sqlite3_file *f, int offset, int n, int flags)
+{
+    enum { COPY_LOCK = 1 };
+    struct bank_file_methods *methods = (struct bank_file_methods *)(uintptr_t)f->pMethods;
+    const int rc = methods->theirs->xShmLock(f, offset, n, flags);
+
+    if (rc == SQLITE_OK && offset == COPY_LOCK && n == 1) methods->copying = flags & SQLITE_SHM_LOCK;
+    return rc;
+}
+
 /* A page of a long value or of the free list begins with the number of another page: not with a page's kind, in a file of less than
  * 128 GiB, and in a larger one no such page has a list of cells that fits. */
-static int write_without_gap(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
+static int put_without_gap(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 {
     struct bank_file_methods *methods = (struct bank_file_methods *)(uintptr_t)f->pMethods;
     const sqlite3_io_methods *m = methods->theirs;
@@ -69,6 +81,17 @@ static int write_without_gap(sqlite3_file *f, const void *p, int n, sqlite3_int6
     memcpy(methods->page, p, (size_t)n);
     memset(methods->page + from, 0, to - from);
     return m->xWrite(f, methods->page, n, at);
+}
+
+/* The log is copied page by page through a scratch page of the connection, which would hold the last
+ * page for as long as the connection lives: SQLite is done with it when it is written. */
+static int write_without_gap(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
+{
+    const struct bank_file_methods *methods = (const struct bank_file_methods *)(uintptr_t)f->pMethods;
+    const int rc = put_without_gap(f, p, n, at);
+
+    if (methods->copying && rc == SQLITE_OK && n > 0) explicit_bzero((void *)(uintptr_t)p, (size_t)n);
+    return rc;
 }
 
 void bank_clear_page(struct bank_file_methods *methods)
@@ -88,6 +111,8 @@ int bank_keep_gaps_empty(sqlite3 *db, struct bank_file_methods **methods)
     (*methods)->ours = *f->pMethods;
     (*methods)->theirs = f->pMethods;
     (*methods)->ours.xWrite = write_without_gap;
+    if (f->pMethods->iVersion >= 2 && f->pMethods->xShmLock) (*methods)->ours.xShmLock = note_lock;
+    (*methods)->copying = false;
     f->pMethods = &(*methods)->ours;
     return SQLITE_OK;
 }
