@@ -244,10 +244,10 @@ static is_status ask_idle(bench *b, double *ttft_ms)
     is_status st = set_quiet(b, true);
 
     if (st != INFERSCALE_OK) return st;
-    is_gate_enter(b->l->is->gate);
+    is_gate_hold(b->l->is->gate); /* a question alone no longer stops an encoder that lags */
     pause_ms(SETTLE_MS);
     st = ask(b, ttft_ms);
-    is_gate_leave(b->l->is->gate);
+    is_gate_release(b->l->is->gate);
     return st;
 }
 
