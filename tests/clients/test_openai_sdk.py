@@ -26,7 +26,8 @@ def call(method, path, body=None):
 
 
 def remember(user, text):
-    call("POST", "/memories", {"messages": [{"role": "user", "content": text}], "user_id": user, "infer": False})
+    call("POST", "/memories", {"messages": [{"role": "user", "content": text}], "user_id": user, "infer": False,
+         "timestamp": "2026-11-30"})
 
 
 def ask(text, **more):

@@ -25,7 +25,7 @@ def api(method, path, body=None):
 
 def remember(user, *texts):
     return [r["id"] for r in api("POST", "/memories", {"messages": [{"role": "user", "content": t} for t in texts], "user_id": user,
-                                                       "infer": False})["results"]]
+                                                       "timestamp": "2026-11-30", "infer": False})["results"]]
 
 
 def encoded():

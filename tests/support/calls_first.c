@@ -56,15 +56,16 @@ CALL(forget_with)
     return inferscale_forget_with(f->is, &f->scope, by_scope ? NULL : &f->id, !by_scope, &o->forget, &r);
 }
 
-static inferscale_status list(inferscale_status st, inferscale_list *l)
+/* The list by its place: a call's arguments are evaluated in no order. */
+static inferscale_status list(inferscale_status st, inferscale_list **l)
 {
-    inferscale_list_free(l);
+    inferscale_list_free(*l);
     return st;
 }
 
-CALL(recall) { inferscale_list *l = NULL; return list(inferscale_recall(f->is, &f->scope, "What came first?", &o->recall, &l), l); }
-CALL(ls) { inferscale_list *l = NULL; (void)o; return list(inferscale_ls(f->is, &f->scope, 0, 0, 0, &l), l); }
-CALL(show) { inferscale_list *l = NULL; (void)o; return list(inferscale_show(f->is, &f->scope, f->id, &l), l); }
+CALL(recall) { inferscale_list *l = NULL; return list(inferscale_recall(f->is, &f->scope, "What came first?", &o->recall, &l), &l); }
+CALL(ls) { inferscale_list *l = NULL; (void)o; return list(inferscale_ls(f->is, &f->scope, 0, 0, 0, &l), &l); }
+CALL(show) { inferscale_list *l = NULL; (void)o; return list(inferscale_show(f->is, &f->scope, f->id, &l), &l); }
 
 CALL(whose)
 {
@@ -82,9 +83,9 @@ CALL(encode_status)
     return inferscale_encode_status(f->is, &f->scope, &s);
 }
 
-static inferscale_status answered(inferscale_status st, inferscale_answer *a)
+static inferscale_status answered(inferscale_status st, inferscale_answer **a)
 {
-    inferscale_answer_free(a);
+    inferscale_answer_free(*a);
     return st;
 }
 
@@ -93,7 +94,7 @@ CALL(ask)
     inferscale_answer *a = NULL;
 
     o->ask.recall = &o->recall;
-    return answered(inferscale_ask(f->is, &f->scope, "What came first?", &o->ask, &a), a);
+    return answered(inferscale_ask(f->is, &f->scope, "What came first?", &o->ask, &a), &a);
 }
 
 CALL(dry_run)
@@ -121,7 +122,7 @@ CALL(chat_say)
     inferscale_chat *c = NULL;
     inferscale_status st = inferscale_chat_open(f->is, &f->scope, &c);
 
-    if (st == INFERSCALE_OK) st = answered(inferscale_chat_say(c, "What came first?", &o->ask, &a), a);
+    if (st == INFERSCALE_OK) st = answered(inferscale_chat_say(c, "What came first?", &o->ask, &a), &a);
     inferscale_chat_close(c);
     return st;
 }
@@ -131,7 +132,7 @@ CALL(complete)
     const inferscale_message m = { "user", "What came first?" };
     inferscale_answer *a = NULL;
 
-    return answered(inferscale_complete(f->is, &f->scope, &m, !o->no_messages, &o->complete, &a), a);
+    return answered(inferscale_complete(f->is, &f->scope, &m, !o->no_messages, &o->complete, &a), &a);
 }
 
 CALL(tokenize)

@@ -37,7 +37,7 @@ def store(folder, smollm2):
             return ran.stdout
 
         inferscale.home, inferscale.url = home, server.url
-        inferscale("remember", *FACTS)
+        inferscale("remember", "--time", "2026-11-30", *FACTS)
         yield inferscale
 
 
@@ -108,7 +108,7 @@ def test_control_tokens_in_facts_and_questions_stay_text(store):
 
 def test_later_turns_inject_their_facts(store):
     """The earlier turns are a hit of vLLM's cache, and the new facts are injected behind what of them fills no block."""
-    store("remember", "--user", "talker", *TALK)
+    store("remember", "--time", "2026-11-30", "--user", "talker", *TALK)
     told = store("chat", "--json", "--user", "talker", "-k", "3", "--max-tokens", "16", said="\n".join(TURNS) + "\n")
     answers, before = [json.loads(line) for line in told.splitlines()], 0
     assert len(answers) == len(TURNS)

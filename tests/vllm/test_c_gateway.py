@@ -37,7 +37,8 @@ class Pair:
         return json.loads(self.api.request(method, path, body))
 
     def remember(self, user, *texts):
-        got = self.call("POST", "/memories", {"messages": [{"role": "user", "content": t} for t in texts], "user_id": user, "infer": False})
+        got = self.call("POST", "/memories", {"messages": [{"role": "user", "content": t} for t in texts], "user_id": user, "infer": False,
+            "timestamp": "2026-11-30"})
         self.encoded()
         return [r["id"] for r in got["results"]]
 

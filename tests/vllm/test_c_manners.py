@@ -59,7 +59,8 @@ class Pair:
         return self.ready()
 
     def remember(self, user, text):
-        return self.call("POST", "/memories", {"messages": [{"role": "user", "content": text}], "user_id": user, "infer": False})
+        return self.call("POST", "/memories", {"messages": [{"role": "user", "content": text}], "user_id": user, "infer": False,
+            "timestamp": "2026-11-30"})
 
     def encoded(self, seconds=120):
         until = time.monotonic() + seconds

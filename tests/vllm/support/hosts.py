@@ -208,7 +208,8 @@ class Pair:
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and label in line)
 
     def remember(self, user, *texts):
-        got = self.call("POST", "/memories", {"messages": [{"role": "user", "content": t} for t in texts], "user_id": user, "infer": False})
+        got = self.call("POST", "/memories", {"messages": [{"role": "user", "content": t} for t in texts], "user_id": user, "infer": False,
+            "timestamp": "2026-11-30"})
         until = time.monotonic() + 300
         while time.monotonic() < until:
             e = self.call("GET", "/inferscale/encode")
