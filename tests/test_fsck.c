@@ -164,7 +164,7 @@ static void turn_without_text(void) { store_sql(home, "DELETE FROM turns WHERE i
 static void version_ahead(void)
 {
     store_sql(home, "INSERT INTO fact_versions SELECT partition_id, item_id, 7, text, text_hash, event_time, write_time, valid_from, valid_to,"
-                    " expires, source_turn, metadata FROM fact_versions LIMIT 1");
+                    " expires, source_turn, metadata, dated FROM fact_versions LIMIT 1");
 }
 static void source_missing(void) { store_sql(home, "UPDATE fact_versions SET source_turn = 66666 WHERE item_id = (SELECT max(item_id) FROM fact_versions)"); }
 static void reference(void) { store_sql(home, "UPDATE turns SET conversation_id = 55555 WHERE item_id = (SELECT max(item_id) FROM turns)"); }
