@@ -322,7 +322,8 @@ static void answers_go_on_while_views_are_rebuilt(void **state)
     assert_int_equal(s.narrowed, 30);
     assert_true(s.narrowed_bytes > 160000);
     /* The helper's, which never had any, and those with a date that nobody gave: what was stored in f32 is rounded, not computed. */
-    assert_in_range(s.facts_encoded, 1, 1 + dated); /* the state counts a moment behind what the bank shows */
+    /* At most these: a slow run replaced one dated fact less than were counted, and why is not known yet. */
+    assert_in_range(s.facts_encoded, 1, 1 + dated);
     assert_int_equal(s.items_embedded, 1);
     same_memory(is);
     placements_are_there(is);
