@@ -110,7 +110,7 @@ static int turn(session *s, jsonl_reader *r, bool *over)
         fprintf(stderr, "%syou>%s ", cli_on_in(stderr, CLI_BOLD), cli_off_in(stderr));
         fflush(stderr);
     }
-    if (jsonl_next_line(r, over) != INFERSCALE_OK) {
+    if ((s->tty && !cli_input_comes(STDIN_FILENO)) || jsonl_next_line(r, over) != INFERSCALE_OK) {
         if (!cli_interrupted()) {
             *over = true;
             return cli_fail(s->a);

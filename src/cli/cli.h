@@ -91,6 +91,9 @@ bool cli_interrupted(void);
 /* What was interrupted has ended, and the verb goes on: *cli_interrupt() is 0 again. From now on so many interrupts (1 to begin with)
  * are asked for politely, and one more ends the process. */
 void cli_interrupt_over(int more);
+/* Waits until fd can be read. false: an interrupt came, also one that came just before the call. (A read that is called just behind the
+ * interrupt would wait for the next line.) */
+bool cli_input_comes(int fd);
 /* Until it is called with NULL Ctrl-C also ends the loading of models by the handle there: servers may be waited for for minutes. */
 void cli_interrupt_loading(inferscale **at);
 

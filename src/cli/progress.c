@@ -1,4 +1,6 @@
 /* progress.c - progress on a terminal, and Ctrl-C. */
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,6 +49,20 @@ void cli_interrupt_over(int more)
     patience = more;
     n_interrupts = 0;
     interrupted = 0;
+}
+
+bool cli_input_comes(int fd)
+{
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    sigset_t interrupt, before;
+    int n;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    do n = interrupted ? 0 : ppoll(&p, 1, NULL, &before);
+    while (n < 0 && errno == EINTR && !interrupted);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return !interrupted;
 }
 
 void cli_interrupt_loading(inferscale **at)

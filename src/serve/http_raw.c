@@ -71,8 +71,8 @@ static bool one_line_end(const char *end, const char *next) { return next == end
 bool is_raw_header(is_request *r, const char *name, size_t name_n, const char *value, size_t value_n)
 {
     if (value == no_cookie) return false;
-    if (!is_raw_needed()) return true;
-    bool ok = r->raw_end && one_line_end(r->raw_end, name) && value > name + name_n && !name[name_n];
+    if (!is_raw_needed() || !r->raw_target) return true;
+    bool ok = one_line_end(r->raw_end, name) && value > name + name_n && !name[name_n];
     for (const char *p = name + name_n + 1; ok && p < value; p++) ok = *p == ' ' || *p == '\t';
     if (!ok) r->raw_bad = true;
     r->raw_end = value + value_n;
@@ -89,11 +89,11 @@ void is_raw_begin(is_request *r, const char *method, const char *version)
 }
 
 /* Behind the last header come its line's end and an empty line; NULs alone at the end of the last value look like those. A request
- * without headers has nothing that could be cut. */
+ * without headers has nothing that could be cut, and one without raw text (a fuzzer made it) nothing to look at. */
 bool is_raw_good(const is_request *r)
 {
     static const char ends[4] = { 0 };
-    if (!is_raw_needed() || r->n_headers == 0) return true;
+    if (!is_raw_needed() || !r->raw_target || r->n_headers == 0) return true;
     return !r->raw_bad && memcmp(r->raw_end, ends, sizeof ends) == 0;
 }
 
