@@ -13,6 +13,7 @@
 #include "api/handle.h"
 #include "base/mem.h"
 #include "engine/chat_pieces.h"
+#include "engine/vllm/internal.h"
 #include "support/scratch.h"
 
 static char *dir;
@@ -91,6 +92,28 @@ static is_status chat_without_system(void)
     return st;
 }
 
+/* What the vLLM engine makes of a server's template: pieces of use, with and without blanks at their ends. */
+static is_status template_of(const char *again)
+{
+    bool trims = false;
+    const char *why = "";
+    is_status st = vllm_chat_doubt("<s>Qsystemz</s><u>Quserz<a>Qassistantz<u>Qsecondz<a>", again, true, &trims, &why);
+
+    if (st == INFERSCALE_OK) assert_null(why);
+    return st;
+}
+
+static is_status template_literal(void)
+{
+    return template_of("<s>  Xsys 41 tem words\n</s><u> Xus 1999 er\n\n<a>\nXassi 7 stant, longer than before  <u>"
+                       "\tXse 23 cond <a>");
+}
+
+static is_status template_trims(void)
+{
+    return template_of("<s>Xsys 41 tem words</s><u>Xus 1999 er<a>Xassi 7 stant, longer than before<u>Xse 23 cond<a>");
+}
+
 static void fail_each(is_status (*f)(void), size_t at_least)
 {
     size_t n;
@@ -125,6 +148,8 @@ static void chat_formats(void **state)
     (void)state;
     fail_each(chat, 11);
     fail_each(chat_without_system, 8);
+    fail_each(template_literal, 2);
+    fail_each(template_trims, 2);
 }
 
 int main(void)

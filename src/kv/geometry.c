@@ -95,7 +95,6 @@ int is_geometry_add_freqs(is_geometry *g, uint32_t n_pairs, double mscale, const
         if (g->freqs[i].w && freqs_equal(&g->freqs[i], n_pairs, mscale, w)) return (int)i;
     for (i = 0; i < g->n_freqs; i++) /* a slot that is_geometry_new left empty */
         if (!g->freqs[i].w) return freqs_set(&g->freqs[i], n_pairs, mscale, w) ? (int)i : -1;
-    if (g->n_freqs >= MAX_FREQS) return -1;
     grown = is_realloc(g->freqs, (g->n_freqs + 1) * sizeof *grown);
     if (!grown) return -1;
     g->freqs = grown;

@@ -47,7 +47,8 @@ uint64_t is_geometry_width(const is_geometry *g);   /* elements of one token ove
 is_geometry *is_geometry_new(uint32_t n_planes, uint32_t n_freqs);
 void is_geometry_free(is_geometry *g);              /* NULL is allowed */
 is_geometry *is_geometry_copy(const is_geometry *g);
-/* Adds a frequency table unless an equal one is there; returns its index or -1 (out of memory). w is copied. */
+/* Adds a frequency table unless an equal one is there; returns its index or -1 (out of memory). w is copied. How many
+ * there may be is checked by is_geometry_check. */
 int is_geometry_add_freqs(is_geometry *g, uint32_t n_pairs, double mscale, const double *w);
 
 /* Consistent and within limits (<= 4096 planes, head_dim <= 4096, ranges inside the head, pairs even ...). Used on everything

@@ -90,12 +90,17 @@ void is_layout_free(is_layout *l)
     memset(l, 0, sizeof *l);
 }
 
-/* The planes of one block, in layer order. */
-static bool fill_block(const is_geometry *g, bool windowed, is_block *b)
+static is_status no_memory(void)
+{
+    return is_fail(INFERSCALE_E_NOMEM, "out of memory for the cache's layout; free some and try again");
+}
+
+/* The planes of one block, in layer order. E_NOMEM. */
+static is_status fill_block(const is_geometry *g, bool windowed, is_block *b)
 {
     b->k = is_malloc(g->n_planes * sizeof *b->k);
     b->v = is_malloc(g->n_planes * sizeof *b->v);
-    if (!b->k || !b->v) return false;
+    if (!b->k || !b->v) return no_memory();
     for (uint32_t i = 0; i < g->n_planes; i++) {
         const is_plane *p = &g->planes[i];
 
@@ -104,23 +109,25 @@ static bool fill_block(const is_geometry *g, bool windowed, is_block *b)
         else b->k[b->n_k++] = i;
         if (p->window) b->window = p->window;
     }
-    return true;
+    return INFERSCALE_OK;
 }
 
-/* Compares the framing of n cells in state[0..len) with what we would write. */
-static bool same_framing(const is_geometry *g, const is_layout *l, const uint8_t *state, size_t len, uint32_t n)
+/* Compares the framing of n cells in state[0..len) with what we would write. E_NOMEM. */
+static is_status same_framing(const is_geometry *g, const is_layout *l, const uint8_t *state, size_t len,
+                              uint32_t n, bool *same)
 {
     size_t at = 8, want = 8;
     bool ok = true;
 
+    *same = false;
     for (uint32_t i = 0; i < l->n_blocks; i++) want += is_block_bytes(g, l, &l->block[i], n);
-    if (len != want || get_u32(state) != (uint32_t)MAGIC) return false;
+    if (len != want || get_u32(state) != (uint32_t)MAGIC) return INFERSCALE_OK;
     for (uint32_t i = 0; i < l->n_blocks && ok; i++) {
         const is_block *b = &l->block[i];
         size_t bytes = is_block_bytes(g, l, b, n), head = 4 + 4 * (size_t)l->n_streams, off = head + (size_t)n * CELL_BYTES + 8;
         uint8_t *mine = is_calloc(1, bytes);
 
-        if (!mine) return false;
+        if (!mine) return no_memory();
         is_block_frame(g, l, b, mine, 0, n, NULL, NULL);
         /* Everything but the rows and the cells' sequence ids must be byte-equal. */
         ok = memcmp(mine, state + at, head) == 0 && memcmp(mine + off - 8, state + at + off - 8, 8) == 0;
@@ -135,50 +142,64 @@ static bool same_framing(const is_geometry *g, const is_layout *l, const uint8_t
         is_free(mine);
         at += bytes;
     }
-    return ok;
+    *same = ok;
+    return INFERSCALE_OK;
 }
 
-/* The state of a few tokens as the engine writes it. NULL = it could not be had. */
-static uint8_t *sample_state(is_llama *e, struct llama_context *ctx, uint32_t n, size_t *len)
+static is_status unreadable(void)
+{
+    return is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state cannot be read (%s)", is_llama_last_error());
+}
+
+/* The state of a few tokens as the engine writes it, in *out (is_free). E_NOMEM, E_UNSUPPORTED: it cannot be read. */
+static is_status sample_state(is_llama *e, struct llama_context *ctx, uint32_t n, uint8_t **out, size_t *len)
 {
     int32_t tokens[8];
     int seq = (int)llama_n_seq_max(ctx) - 1; /* the last stream, if each has its own */
-    uint8_t *state = NULL;
+    is_status st;
 
+    *out = NULL;
     for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)((3 * i + 1) % e->n_vocab);
-    if (is_llama_decode(e, ctx, seq, tokens, n, 0, 0, false) == INFERSCALE_OK) {
+    st = is_llama_decode(e, ctx, seq, tokens, n, 0, 0, false);
+    if (st == INFERSCALE_OK) {
         *len = is_shim_state_size(ctx, seq);
-        state = *len ? is_malloc(*len) : NULL;
-        if (state && is_shim_state_get(ctx, state, *len, seq) != *len) {
-            is_free(state);
-            state = NULL;
-        }
+        *out = *len ? is_malloc(*len) : NULL;
+        if (!*len) st = unreadable();
+        else if (!*out) st = no_memory();
+        else if (is_shim_state_get(ctx, *out, *len, seq) != *len) st = unreadable();
+    } else if (st != INFERSCALE_E_NOMEM && st != INFERSCALE_E_CANCELLED) {
+        st = unreadable();
     }
     llama_memory_seq_rm(llama_get_memory(ctx), seq, -1, -1);
-    return state;
+    if (st == INFERSCALE_OK) return st;
+    is_free(*out);
+    *out = NULL;
+    return st;
 }
 
 is_status is_layout_find(is_llama *e, struct llama_context *ctx, is_layout *out)
 {
     enum { N = 6 };
     size_t len = 0;
-    bool ok = false, memory = true;
-    uint8_t *state = sample_state(e, ctx, N, &len);
+    uint8_t *state = NULL;
+    bool ok = false;
+    is_status st;
 
     memset(out, 0, sizeof *out);
     out->n_streams = ctx == e->serve && e->streams ? llama_n_seq_max(ctx) : 1;
-    if (!state) return is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state cannot be read (%s)", is_llama_last_error());
-    memory = fill_block(e->geometry, false, &out->block[0]) && fill_block(e->geometry, true, &out->block[1]);
+    IS_TRY(sample_state(e, ctx, N, &state, &len));
+    st = fill_block(e->geometry, false, &out->block[0]);
+    if (st == INFERSCALE_OK) st = fill_block(e->geometry, true, &out->block[1]);
     /* The framing says for itself whether V is transposed and whether there is a second block. */
-    for (int attempt = 0; attempt < 4 && memory && !ok; attempt++) {
+    for (int attempt = 0; attempt < 4 && st == INFERSCALE_OK && !ok; attempt++) {
         out->v_trans = attempt & 1;
         out->n_blocks = 1 + (uint32_t)(attempt >> 1);
         if (out->n_blocks == 1 && out->block[1].n_k) continue;
-        ok = same_framing(e->geometry, out, state, len, N);
+        st = same_framing(e->geometry, out, state, len, N, &ok);
     }
     is_free(state);
     if (ok && out->block[0].n_k <= 512 && out->block[1].n_k <= 512) return INFERSCALE_OK;
     is_layout_free(out);
-    if (!memory) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the cache's layout");
+    if (st != INFERSCALE_OK) return st;
     return is_fail(INFERSCALE_E_UNSUPPORTED, "its sequence state has a layout that this version does not know");
 }

@@ -24,6 +24,7 @@ typedef struct is_found {
 typedef struct is_probe {
     is_found *found;
     uint32_t n, cap, n_tokens;
+    bool full;               /* there was no memory for part of it */
     char why[192];           /* "" = all understood */
 } is_probe_t;
 
@@ -101,8 +102,9 @@ static void yarn_ramp(int n_dims, int n_ctx_orig, double base, double beta_fast,
     out[1] = hi > n_dims - 1 ? n_dims - 1 : hi;
 }
 
-/* Radians per position of each pair, from the ROPE node's parameters. */
-static bool rope_angles(const struct ggml_tensor *rope, is_found *f)
+/* Radians per position of each pair, from the ROPE node's parameters. False with *full: out of memory; false without:
+ * the table of factors is not understood. */
+static bool rope_angles(const struct ggml_tensor *rope, is_found *f, bool *full)
 {
     int n_dims = rope->op_params[1], n_ctx_orig = rope->op_params[4];
     double base = param_f32(rope, 5), scale = param_f32(rope, 6), ext = param_f32(rope, 7), ramp[2] = { 0, 0 };
@@ -118,6 +120,7 @@ static bool rope_angles(const struct ggml_tensor *rope, is_found *f)
     }
     if (!f->w || (factors && !ff)) {
         is_free(ff);
+        *full = true;
         return false;
     }
     if (ext != 0) yarn_ramp(n_dims, n_ctx_orig, base, param_f32(rope, 9), param_f32(rope, 10), ramp);
@@ -148,7 +151,8 @@ static const struct ggml_tensor *unflatten(const struct ggml_tensor *rows, int64
     return NULL;
 }
 
-static const char *read_rope(const struct ggml_tensor *rope, uint32_t begin, is_found *f)
+/* Why it is not understood, or NULL; nothing else counts where *full was set. */
+static const char *read_rope(const struct ggml_tensor *rope, uint32_t begin, is_found *f, bool *full)
 {
     int mode = rope->op_params[2], n_dims = rope->op_params[1];
 
@@ -159,10 +163,10 @@ static const char *read_rope(const struct ggml_tensor *rope, uint32_t begin, is_
     f->pairing = mode == GGML_ROPE_TYPE_NEOX ? IS_PAIR_HALVES : IS_PAIR_ADJACENT;
     f->rot_begin = begin;
     f->rot_dim = (uint32_t)n_dims;
-    return rope_angles(rope, f) ? NULL : "its frequency table cannot be read";
+    return rope_angles(rope, f, full) ? NULL : "its frequency table cannot be read";
 }
 
-static const char *read_node(const struct ggml_tensor *t, is_found *f, uint32_t n_tokens)
+static const char *read_node(const struct ggml_tensor *t, is_found *f, uint32_t n_tokens, bool *full)
 {
     const struct ggml_tensor *rows = t->src[0], *rope = NULL, *shaped;
     int64_t width = ggml_nelements(rows) / (n_tokens ? n_tokens : 1);
@@ -182,7 +186,7 @@ static const char *read_node(const struct ggml_tensor *t, is_found *f, uint32_t 
     if (kind == PATH_UNKNOWN) return "the way its keys are made is not understood";
     if (kind == PATH_PLAIN) return NULL;
     if (bad) return "it changes keys after RoPE (a learned norm weight)";
-    return read_rope(rope, begin, f);
+    return read_rope(rope, begin, f, full);
 }
 
 bool is_tap_probe(is_tap *tap, struct ggml_tensor *t)
@@ -196,10 +200,15 @@ bool is_tap_probe(is_tap *tap, struct ggml_tensor *t)
     if (!is_cache_node(t, &layer, &is_v)) return false;
     if (p->n == p->cap) {
         uint32_t cap = p->cap ? 2 * p->cap : 64;
-        is_found *more = cap > 8192 ? NULL : is_realloc(p->found, cap * sizeof *more);
+        is_found *more;
 
+        if (cap > 8192) {
+            snprintf(p->why, sizeof p->why, "its graph writes more than 8192 cache tensors");
+            return false;
+        }
+        more = is_realloc(p->found, cap * sizeof *more);
         if (!more) {
-            snprintf(p->why, sizeof p->why, "there is not enough memory to read its graph");
+            p->full = true;
             return false;
         }
         p->found = more;
@@ -210,7 +219,7 @@ bool is_tap_probe(is_tap *tap, struct ggml_tensor *t)
     f->layer = layer;
     f->is_v = is_v;
     f->mscale = 1;
-    why = read_node(t, f, p->n_tokens);
+    why = read_node(t, f, p->n_tokens, &p->full);
     if (why && !p->why[0]) snprintf(p->why, sizeof p->why, "%s (layer %u)", why, layer);
     return false;
 }
@@ -299,6 +308,8 @@ is_status is_probe(is_llama *e, is_geometry **out)
     } else {
         llama_free(ctx);
     }
+    if (st == INFERSCALE_OK && p.full)
+        st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the model's graph; free some and try again");
     if (st == INFERSCALE_OK && p.why[0]) st = is_fail(INFERSCALE_E_UNSUPPORTED, "%s", p.why);
     if (st == INFERSCALE_OK && p.n == 0) st = is_fail(INFERSCALE_E_UNSUPPORTED,
                                                       "its graph writes no key-value cache that we know");

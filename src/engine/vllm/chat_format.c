@@ -76,26 +76,29 @@ static const char *added_bos(const vllm *e)
 
 /* ---- Is it what it looks like? ------------------------------------------------------------------------------------------- */
 
-/* The first rendering with what the second one says; NULL if a placeholder does not stand in it once and in order, or without memory. */
-static char *substitute(const char *whole, const is_chat_marks *s, bool system)
+/* The first rendering with what the second one says, in *out (is_free); *out NULL: a placeholder does not stand in it
+ * once and in order. E_NOMEM. */
+static is_status substitute(const char *whole, const is_chat_marks *s, bool system, char **out)
 {
     const char *from[] = { first_said.system, first_said.user, first_said.assistant, first_said.second };
     const char *to[] = { s->system, s->user, s->assistant, s->second };
     is_buf b = IS_BUF_INIT;
 
+    *out = NULL;
     for (size_t i = system ? 0 : 1; i < 4; i++) {
         const char *at = strstr(whole, from[i]);
 
         if (!at || strstr(at + 1, from[i])) {
             is_buf_free(&b);
-            return NULL;
+            return INFERSCALE_OK;
         }
         is_buf_add(&b, whole, (size_t)(at - whole));
         is_buf_str(&b, to[i]);
         whole = at + strlen(from[i]);
     }
     is_buf_str(&b, whole);
-    return is_buf_take(&b);
+    *out = is_buf_take(&b);
+    return *out ? INFERSCALE_OK : vllm_no_memory();
 }
 
 static bool holds_today(const char *text)
@@ -115,20 +118,21 @@ static bool holds_today(const char *text)
     return false;
 }
 
-/* Why the pieces are not used; NULL if they are. *trims: the template takes blanks off. */
-static const char *doubt(const char *whole, const char *again, bool system, bool *trims)
+is_status vllm_chat_doubt(const char *whole, const char *again, bool system, bool *trims, const char **why)
 {
-    char *as_is = substitute(whole, &blank_said, system), *tight = substitute(whole, &tight_said, system);
-    const char *why = "it says something twice, or not in order";
+    char *as_is = NULL, *tight = NULL;
+    is_status st = substitute(whole, &blank_said, system, &as_is);
 
+    if (st == INFERSCALE_OK) st = substitute(whole, &tight_said, system, &tight);
+    *why = "it says something twice, or not in order";
     if (as_is && tight) {
         *trims = strcmp(again, tight) == 0;
-        why = strcmp(again, as_is) == 0 || *trims ? NULL : "it reorders, drops or changes what is said";
+        *why = strcmp(again, as_is) == 0 || *trims ? NULL : "it reorders, drops or changes what is said";
     }
-    if (holds_today(again)) why = "it writes today's date";
+    if (holds_today(again)) *why = "it writes today's date";
     is_free(as_is);
     is_free(tight);
-    return why;
+    return st;
 }
 
 /* Pieces of the server's template into f; *why says why they cannot be used. */
@@ -154,7 +158,8 @@ static is_status from_template(vllm *e, is_chat_format *f, bool *trims, const ch
         bool found = false;
 
         if (strstr(alone, first_said.user)) st = is_chat_cut(&first_said, whole, alone, added_bos(e), f, &found);
-        *why = found ? doubt(whole, again, system, trims) : "what is said does not stand in it in order";
+        *why = "what is said does not stand in it in order";
+        if (st == INFERSCALE_OK && found) st = vllm_chat_doubt(whole, again, system, trims, why);
     }
     is_free(whole);
     is_free(alone);

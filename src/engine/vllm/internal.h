@@ -231,6 +231,10 @@ bool vllm_is_eog(void *impl, int32_t token);
 /* The ids of a server's answer to /tokenize. */
 is_status vllm_ids_read(const vllm *e, const json_t *answer, int32_t **out, uint32_t *n);
 is_status vllm_chat_find(vllm *e);
+/* whole, again: a conversation as the server's template renders it with the first and with the second placeholders; system:
+ * it has a place for a system text. *why: why the template's pieces cannot be used (static); NULL if they can. *trims: it
+ * takes blanks off. E_NOMEM. */
+is_status vllm_chat_doubt(const char *whole, const char *again, bool system, bool *trims, const char **why);
 
 /* How rows that belong to a run are captured: under its salt, on the server that has its blocks, behind these stored parts. */
 typedef struct vllm_rows_how {
