@@ -710,11 +710,11 @@ INFERSCALE_API inferscale_status inferscale_store(inferscale *is, int check, inf
 
 /* ---- Looking after a store ----------------------------------------------------------------------------------------------- */
 
-/* One thing that is wrong. kind is short and stable (docs/design.md lists them); what is a sentence. repaired: it was mended. */
+/* A finding. docs/design.md lists the kinds. */
 typedef struct inferscale_problem {
-    const char *kind;  /* owned by the report, as what is */
-    const char *what;
-    int repaired;
+    const char *kind;  /* short and stable; owned by the report, as what is */
+    const char *what;  /* a sentence */
+    int repaired;      /* 1 = mended; -1 = no damage: the next open for writing removes it */
 } inferscale_problem;
 
 typedef struct inferscale_fsck_options {

@@ -41,6 +41,16 @@ static void fsck_says_what_is_wrong(void **state)
     expect_code(1);
     expect_in(last.out, "file-torn");
     expect_in(last.out, "--repair");
+    sh("n=$(head -c 64 /dev/zero | tr '\\0' 0).999999.1000000000.00000000.tmp; "
+       "umask 077; : > $INFERSCALE_HOME/vault/tmp/$n; $IS fsck --quick");
+    expect_code(0); /* what a killed process leaves is no damage */
+    expect_in(last.out, "file-left-over");
+    expect_in(last.out, "Sound.");
+    sh("$IS fsck --quick --json");
+    expect_code(0);
+    assert_true(flag("ok"));
+    assert_true(json_is_true(json_object_get(item("problems", 0), "note")));
+    assert_true(json_is_false(json_object_get(item("problems", 0), "repaired")));
     sh("$IS fsck --quick --json"); /* it is there: that is all a quick look sees */
     expect_code(0);
     sh("$IS fsck --repair --json");

@@ -471,9 +471,17 @@ static bool is_over(unsigned round, double end)
     return round >= ROUNDS && (enough_done() || round >= 4 * ROUNDS);
 }
 
-/* Opening for writing ends what was interrupted; then nothing is left to find. */
+/* Looked at as the killed server left it: nothing is damaged. Opening for writing ends what was
+ * interrupted; then nothing is left to find. */
 static void expect_sound_again(const char *home)
 {
+    inferscale_fsck_report *r = store_fsck(home, false);
+
+    if (!r->ok) {
+        store_print(r);
+        fail_msg("the killed server left damage");
+    }
+    inferscale_fsck_free(r);
     inferscale_close(store_open(home, NULL, NULL, false));
     store_expect_sound(home);
 }

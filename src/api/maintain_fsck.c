@@ -31,9 +31,9 @@ typedef struct fsck {
 
 /* ---- Saying so ------------------------------------------------------------------------------------------------------------- */
 
-static is_status say(void *ctx, const char *kind, const char *what, bool repaired)
+/* repaired: as in inferscale_problem. */
+static is_status record(fsck *f, const char *kind, const char *what, int repaired)
 {
-    fsck *f = ctx;
     inferscale_problem *p;
 
     if (!repaired) f->r->ok = 0;
@@ -55,6 +55,11 @@ static is_status say(void *ctx, const char *kind, const char *what, bool repaire
     return p->kind && p->what ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for the report; free some memory and try again");
 }
 
+static is_status say(void *ctx, const char *kind, const char *what, bool repaired)
+{
+    return record(ctx, kind, what, repaired);
+}
+
 /* The path inside the store. */
 static const char *inside(const fsck *f, const char *path)
 {
@@ -63,12 +68,20 @@ static const char *inside(const fsck *f, const char *path)
     return strncmp(path, f->is->home, n) == 0 && path[n] == '/' ? path + n + 1 : path;
 }
 
-static is_status say_file(fsck *f, const char *kind, const char *path, const char *what, bool repaired)
+static is_status say_file(fsck *f, const char *kind, const char *path, const char *what,
+                          int repaired)
 {
     char text[600];
 
     snprintf(text, sizeof text, "%.300s: %.280s", inside(f, path), what);
-    return say(f, kind, text, repaired);
+    return record(f, kind, text, repaired);
+}
+
+/* What a killed process leaves is no damage: opening the store for writing removes it, and so does
+ * repairing. */
+static is_status say_left(fsck *f, const char *kind, const char *path, const char *what, bool gone)
+{
+    return say_file(f, kind, path, what, f->o.repair ? gone : -1);
 }
 
 /* ---- Modes ----------------------------------------------------------------------------------------------------------------- */
@@ -110,6 +123,7 @@ static is_status shred(fsck *f, const char *kind, const char *path, const char *
 static is_status look_at(void *ctx, const is_vault_entry *e)
 {
     fsck *f = ctx;
+    bool gone;
 
     if (e->kind != IS_VAULT_STRAY) IS_TRY(check_mode(f, e->path, &e->stat));
     if (e->kind != IS_VAULT_FOLDER) f->r->n_files++;
@@ -117,7 +131,11 @@ static is_status look_at(void *ctx, const is_vault_entry *e)
     case IS_VAULT_SEGMENT: return is_vault_files_add(&f->files, e->name, e->stat.bytes);
     case IS_VAULT_BAD: return shred(f, "file-bad", e->path, "a damaged file that was set aside");
     case IS_VAULT_MISPLACED: return shred(f, "file-misplaced", e->path, "a segment's file where its name does not lead");
-    case IS_VAULT_LEFT_OVER: return shred(f, "file-left-over", e->path, "left by a process that is gone");
+    case IS_VAULT_LEFT_OVER:
+        gone = f->o.repair && is_file_shred(is_vault_fs(f->is->vault), e->path) == INFERSCALE_OK;
+        return say_left(f, "file-left-over", e->path,
+                        "left by a process that is gone; opening the store for writing removes it",
+                        gone);
     case IS_VAULT_STRAY: return say_file(f, "file-stray", e->path, "is none of ours; move it away", false);
     default: return INFERSCALE_OK;
     }
@@ -244,7 +262,9 @@ static is_status check_doomed(fsck *f)
         if (!is_name_in(&now, f->doomed.names[i]) || !is_vault_fs(f->is->vault)->exists(is_vault_fs(f->is->vault), path)) continue;
         if (f->o.repair)
             gone = is_vault_remove(f->is->vault, f->doomed.names[i]) == INFERSCALE_OK && is_bank_doomed_done(f->is->bank, &one) == INFERSCALE_OK;
-        st = say_file(f, "file-doomed", path, "an interrupted process did not remove it; opening the store for writing does", gone);
+        st = say_left(f, "file-doomed", path,
+                      "an interrupted process did not remove it; opening for writing does",
+                      gone);
     }
     is_names_free(&now);
     return st;

@@ -7,9 +7,13 @@
 static json_t *problems_json(const inferscale_fsck_report *r)
 {
     json_t *list = json_array();
-    for (size_t i = 0; i < r->n_problems; i++)
-        json_array_append_new(list, json_pack("{s:s,s:o,s:b}", "kind", r->problems[i].kind, "what", cli_json_text(r->problems[i].what),
-                                              "repaired", r->problems[i].repaired));
+    for (size_t i = 0; i < r->n_problems; i++) {
+        const inferscale_problem *p = &r->problems[i];
+        json_t *one = json_pack("{s:s,s:o,s:b,s:b}", "kind", p->kind,
+                                "what", cli_json_text(p->what), "repaired", p->repaired > 0,
+                                "note", p->repaired < 0);
+        json_array_append_new(list, one);
+    }
     return list;
 }
 
@@ -23,21 +27,23 @@ static void print_json(const inferscale_fsck_report *r)
 static void print_text(const inferscale_fsck_report *r, bool repair)
 {
     char size[32], segments[64], owners[64], problems[64];
-    size_t repaired = 0;
+    size_t repaired = 0, notes = 0;
     for (size_t i = 0; i < r->n_problems; i++) {
         const inferscale_problem *p = &r->problems[i];
         printf("%s%-20s%s ", cli_on(p->repaired ? CLI_YELLOW : CLI_RED), p->kind, cli_off());
         cli_put_text(stdout, p->what, true);
-        printf("%s\n", p->repaired ? " (repaired)" : "");
-        repaired += p->repaired != 0;
+        printf("%s\n", p->repaired > 0 ? " (repaired)" : "");
+        repaired += p->repaired > 0;
+        notes += p->repaired < 0;
     }
     if (r->n_more) printf("... and %llu more\n", (unsigned long long)r->n_more);
     cli_size(r->bytes_read, size);
-    if (r->n_problems == 0)
+    if (r->ok && repaired == 0)
         printf("%sSound.%s %s, %s, %s read.\n", cli_on(CLI_GREEN), cli_off(), cli_n_of(r->n_owners, "owner", owners),
                cli_n_of(r->n_segments, "segment", segments), size);
     else
-        printf("%s, %zu repaired.%s\n", cli_n_of(r->n_problems + r->n_more, "problem", problems), repaired,
+        printf("%s, %zu repaired.%s\n",
+               cli_n_of(r->n_problems - notes + r->n_more, "problem", problems), repaired,
                r->ok ? " What was dropped is made again by `inferscale encode`." : repair ? "" : " `inferscale fsck --repair` mends views.");
 }
 
@@ -101,7 +107,8 @@ const cli_verb cli_verb_fsck = {
     "Checks the database, texts against their checksums, the books of embeddings, segments, pages and placements against what is "
     "remembered, the dependency table, and every segment file with all its checksums; files that are missing, cut, rotten, "
     "another's, named by no book, or readable by others. May run while the store is in use. Exit code 1 if anything is wrong and "
-    "was not repaired.\n\n"
+    "was not repaired. Files that a killed process left are named and are no damage: the next "
+    "command that writes removes them.\n\n"
     "Examples:\n  inferscale fsck\n  inferscale fsck --repair --json\n",
     options, CLI_STORE | CLI_JSON, cmd_fsck,
 };

@@ -158,7 +158,8 @@ size_t store_count_kind(const inferscale_fsck_report *r, const char *kind)
 void store_print(const inferscale_fsck_report *r)
 {
     for (size_t i = 0; i < r->n_problems; i++)
-        print_error("  %s: %s%s\n", r->problems[i].kind, r->problems[i].what, r->problems[i].repaired ? " (repaired)" : "");
+        print_error("  %s: %s%s\n", r->problems[i].kind, r->problems[i].what,
+                    r->problems[i].repaired > 0 ? " (repaired)" : "");
 }
 
 void store_expect_sound(const char *home)
