@@ -1,4 +1,5 @@
 /* background_work.c - one slice of the background encoder's work: a few items of one partition, embedded or encoded. */
+#include <stdio.h>
 #include <string.h>
 
 #include "api/background.h"
@@ -231,6 +232,21 @@ static is_status encode_ids(is_bg_worker *w, int stage, bool idle, const is_part
     return st;
 }
 
+/* What was replaced, all of it or a part. *st is the worse of both. */
+static void retire_replaced(is_bg_worker *w, const is_partition *p, const int64_t *ids, size_t n,
+                            is_status *st)
+{
+    is_encoder enc = is_handle_encoder(w->b->is);
+    char why[512];
+    is_status retired;
+
+    snprintf(why, sizeof why, "%s", is_error());
+    enc.bank = w->bank;
+    retired = is_encode_retire(&enc, p, is_bg_policy(w->b, IS_STAGE_FIRST), ids, n);
+    if (*st != INFERSCALE_OK) *st = is_fail(*st, "%s", why);
+    else *st = retired;
+}
+
 /* What is replaced goes under every policy: the second stage has it to do again. */
 is_status is_bg_replace(is_bg_worker *w, is_bg_part *part, uint32_t *n_done)
 {
@@ -248,6 +264,7 @@ is_status is_bg_replace(is_bg_worker *w, is_bg_part *part, uint32_t *n_done)
     st = is_bank_outdated(w->bank, &p, is_bg_view(b, IS_STAGE_FIRST), part->replaced_to, most, &ids, &n);
     if (st == INFERSCALE_OK && n) {
         st = encode_ids(w, IS_STAGE_FIRST, true, &p, ids, n, part);
+        retire_replaced(w, &p, ids, n, &st);
         if (w->dropped) s->slice = n > 1 ? n / 2 : 1;
         for (int i = IS_STAGE_REFINE; i < IS_STAGES; i++) {
             part->dirty[i] = true;

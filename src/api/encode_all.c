@@ -168,8 +168,11 @@ static is_status on_facts(void *ctx, size_t n, const char *what)
     return tick(w, what);
 }
 
+/* Under the handle's own policy of the first stage outdated rows are replaced; under another one
+ * they stay for it. */
 static is_status encode_under(work *w, const is_policy *policy)
 {
+    const bool replaces = strcmp(policy->name, w->is->policy.name) == 0;
     is_encoder enc = is_handle_encoder(w->is);
     is_encode_job job = { .policy = policy, .again = w->o->again != 0, .on_facts = on_facts, .ctx = w };
     int64_t *ids = NULL;
@@ -181,6 +184,7 @@ static is_status encode_under(work *w, const is_policy *policy)
     w->done = 0;
     w->total = n;
     st = is_encode_facts(&enc, &w->p, ids, n, &job);
+    if (st == INFERSCALE_OK && replaces) st = is_encode_retire(&enc, &w->p, policy, ids, n);
     is_free(ids);
     w->o->facts_encoded += job.facts;
     w->o->tokens_stored += job.tokens_stored;

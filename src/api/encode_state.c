@@ -27,6 +27,20 @@ static int64_t older(int64_t a, int64_t b)
     return !a ? b : !b ? a : a < b ? a : b;
 }
 
+/* Facts that lack rows of the second stage: under its policy, or, where it has two, behind the bare
+ * header, which is the other. */
+static is_status count_unrefined(inferscale *is, is_bank *bank, const is_partition *p,
+                                 const is_profile *profile, is_waiting *out)
+{
+    is_policy refine[IS_STAGE_POLICIES];
+    const size_t n = is_handle_policies(is, INFERSCALE_STAGE_REFINE, refine);
+
+    const uint32_t one_in = n > 1 ? 1 : n ? refine[0].header_one_in : 0;
+
+    if (n == 0) return INFERSCALE_OK;
+    return is_bank_count_unencoded(bank, p, profile->fingerprint, refine[0].name, one_in, 0, out);
+}
+
 /* Counts what waits in the partition (id 0: everywhere). The background encoder's connection is used where there is one: a long count
  * must not hold up who remembers. */
 static is_status count(inferscale *is, const is_partition *part, inferscale_encoder_state *out)
@@ -37,15 +51,13 @@ static is_status count(inferscale *is, const is_partition *part, inferscale_enco
     is_embedder *embedder = is_handle_embedder_if_loaded(is);
     const bool can_inject = !profile || is_engine_geometry(is->engine);
     is_waiting e, k = { 0 }, r = { 0 };
-    is_policy refine[IS_STAGE_POLICIES];
     int64_t oldest;
 
     IS_TRY(is_bank_count_unembedded(bank, p, embedder ? is_embedder_fingerprint(embedder) : NULL, 0, &e));
     if (can_inject)
         IS_TRY(is_bank_count_unencoded(bank, p, profile ? profile->fingerprint : NULL, profile ? is->policy.name : NULL,
                                        profile ? is->policy.header_one_in : 0, 0, &k));
-    if (profile && can_inject && is_handle_policies(is, INFERSCALE_STAGE_REFINE, refine) > 0)
-        IS_TRY(is_bank_count_unencoded(bank, p, profile->fingerprint, refine[0].name, refine[0].header_one_in, 0, &r));
+    if (profile && can_inject) IS_TRY(count_unrefined(is, bank, p, profile, &r));
     if (profile && can_inject && is_handle_narrows(is))
         IS_TRY(is_bank_count_view(bank, p, is_encode_wide_view(profile), &out->n_wide, &out->wide_bytes));
     out->n_unrefined = r.n;

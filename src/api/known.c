@@ -280,5 +280,9 @@ bool is_known_nothing_waits(inferscale *is, const is_partition *p, const is_poli
              waiting == 0;
         is_free(ids);
     }
+    ids = NULL;
+    ok = ok && is_bank_outdated(is->bank, p, r.model, 0, 1, &ids, &waiting) == INFERSCALE_OK &&
+         waiting == 0;
+    is_free(ids);
     return ok;
 }

@@ -12,8 +12,9 @@
 /* Keeps what this handle has loaded: model and embedder, the embedder alone not. What cannot be kept is not. */
 void is_known_keep(inferscale *is);
 
-/* True: no item of the partition lacks an embedding, and no fact KV under one of the policies. False: something does, or it is not
- * known without loading. Loads nothing; an embedder elsewhere may be asked what it is. */
+/* True: no item of the partition lacks an embedding, no fact lacks KV under one of the policies or
+ * has outdated KV. False: one does, or it is not known without loading. Loads nothing; an embedder
+ * elsewhere may be asked what it is. */
 bool is_known_nothing_waits(inferscale *is, const is_partition *p, const is_policy *policies, size_t n);
 
 #endif

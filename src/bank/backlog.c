@@ -97,7 +97,8 @@ is_status is_bank_partition_by_id(is_bank *b, int64_t id, is_partition *out)
     " AND s.fingerprint = ifnull(?4, s.fingerprint) AND " policy ")"
 #define NO_SEGMENT                                                                                                             \
     " i.kind = 1 AND (" NO_ROWS("s.policy = ifnull(?5, s.policy) AND (?5 IS NOT NULL OR s.lead = 0)")                          \
-    " OR (one_in(i.id, ?6) AND" NO_ROWS("s.policy = 'header'") "))"                                                            \
+    " OR (one_in(i.id, ?6) AND" NO_ROWS("s.policy = 'header'") "))" NOT_OVER
+#define NOT_OVER \
     " AND NOT EXISTS(SELECT 1 FROM fact_versions o WHERE o.partition_id = i.partition_id AND o.item_id = i.id AND"             \
     " o.version = i.version AND ((o.expires <> 0 AND o.expires <= ?3) OR (o.valid_to <> 0 AND o.valid_to <= ?3)))"
 #define WRITTEN                                                                                                                \
@@ -166,11 +167,11 @@ is_status is_bank_outdated(is_bank *b, const is_partition *p, const uint8_t fing
     *ids = NULL;
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT DISTINCT item_id FROM segments INDEXED BY segments_outdated WHERE partition_id = ?1 AND fingerprint = ?2"
-                    " AND item_id > ?3 AND outdated = 1 ORDER BY item_id LIMIT ?4");
-    sql_i64(&q, p->id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    sql_i64(&q, after_id);
+    q = sql_open(b, "SELECT DISTINCT s.item_id FROM segments s INDEXED BY segments_outdated"
+                    " CROSS JOIN items i ON i.partition_id = s.partition_id AND i.id = s.item_id"
+                    " WHERE s.partition_id = ?1 AND s.fingerprint = ?4 AND s.item_id > ?2"
+                    " AND s.outdated = 1" NOT_OVER " ORDER BY s.item_id LIMIT ?5");
+    bind_what(&q, p, after_id, fingerprint);
     bind_limit(&q, limit);
     st = bank_collect_ids(&q, ids, n);
     bank_unlock(b);

@@ -197,13 +197,19 @@ is_status is_bank_have_segments(is_bank *b, const is_partition *p, const uint8_t
                                 const is_dep *facts, size_t n, bool *have);
 is_status is_bank_drop_segment(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]); /* its file was bad */
 /* The facts of a view that have outdated rows, in id order after after_id, at most limit (0 = all); *ids is is_free'd. Encoding them
- * replaces these (is_bank_retire). */
+ * and is_bank_retire_outdated replace these. */
 is_status is_bank_outdated(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], int64_t after_id, size_t limit,
                            int64_t **ids, size_t *n);
-/* Takes a fact's segment of this name under a policy out of the books, or, with others, all but that one, and what is outdated under
- * any policy: they are no longer wanted. *stale = the names that nothing uses any more; they are doomed, as after forgetting. */
+/* Takes a fact's segment of this name under a policy out of the books, or, with others, all but
+ * that one: they are no longer wanted. *stale = the names that nothing uses any more; they are
+ * doomed, as after forgetting. */
 is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
                          int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale);
+/* Takes a fact's outdated segments under every policy out of the books, once its current version
+ * has newer ones under this policy; until then nothing goes. *stale as above. */
+is_status is_bank_retire_outdated(is_bank *b, const is_partition *p,
+                                  const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                                  int64_t fact_id, is_names *stale);
 
 /* Rows that move to another codec (recode.c): from one view to another that differs in nothing else. */
 typedef struct is_recode {

@@ -255,23 +255,46 @@ is_status bank_retire_name(is_bank *b, const is_partition *p, const uint8_t *nam
     return bank_names_add(stale, name);
 }
 
-/* The names that is_bank_retire takes out. */
-static is_status list_retired(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *policy, int64_t fact_id,
-                              const uint8_t *name, bool others, is_names *out)
+/* Which rows of a fact go. ?1 partition, ?2 fact, ?3 fingerprint, ?4 policy, ?5 name, ?6 others. */
+#define OF_FACT " FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3"
+#define RETIRED OF_FACT " AND policy = ?4 AND (name = ?5) <> ?6"
+#define REPLACED                                                                                   \
+    OF_FACT " AND outdated = 1 AND EXISTS(SELECT 1 FROM segments s JOIN items i ON"                \
+    " i.partition_id = s.partition_id AND i.id = s.item_id AND i.version = s.version WHERE"        \
+    " s.partition_id = ?1 AND s.item_id = ?2 AND s.fingerprint = ?3 AND s.policy = ?4"             \
+    " AND s.outdated = 0)"
+
+typedef struct which {
+    const is_partition *p;
+    const uint8_t *fingerprint, *name;
+    const char *policy;
+    int64_t fact_id;
+    bool others;
+} which;
+
+/* name NULL: what is replaced. */
+static sql open_which(is_bank *b, const which *w, const char *retired, const char *replaced)
+{
+    sql q = sql_open(b, w->name ? retired : replaced);
+
+    sql_i64(&q, w->p->id);
+    sql_i64(&q, w->fact_id);
+    sql_blob(&q, w->fingerprint, IS_HASH_BYTES);
+    sql_text(&q, w->policy);
+    if (!w->name) return q;
+    sql_blob(&q, w->name, IS_HASH_BYTES);
+    sql_i64(&q, w->others);
+    return q;
+}
+
+static is_status list_names(is_bank *b, const which *w, is_names *out)
 {
     is_status st = INFERSCALE_OK, ended;
     sql q;
 
     *out = (is_names){ 0 };
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT DISTINCT name FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND"
-                    " ((policy = ?4 AND (name = ?5) <> ?6) OR (?6 <> 0 AND outdated = 1))");
-    sql_i64(&q, p->id);
-    sql_i64(&q, fact_id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    sql_text(&q, policy);
-    sql_blob(&q, name, IS_HASH_BYTES);
-    sql_i64(&q, others);
+    q = open_which(b, w, "SELECT DISTINCT name" RETIRED, "SELECT DISTINCT name" REPLACED);
     while (st == INFERSCALE_OK && sql_row(&q)) {
         if (sqlite3_column_bytes(q.stmt, 0) == IS_HASH_BYTES) st = bank_names_add(out, sqlite3_column_blob(q.stmt, 0));
         else q.rc = SQLITE_CORRUPT;
@@ -284,32 +307,43 @@ static is_status list_retired(is_bank *b, const is_partition *p, const uint8_t *
     return st;
 }
 
-is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
-                         int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale)
+static is_status take_out(is_bank *b, const which *w, is_names *stale)
 {
     is_names names;
     is_status st;
     sql q;
 
     *stale = (is_names){ 0 };
-    IS_TRY(list_retired(b, p, fingerprint, policy, fact_id, name, others, &names));
+    IS_TRY(list_names(b, w, &names));
     st = names.n ? bank_begin_lazy(b) : INFERSCALE_OK; /* the usual case: nothing to do */
     if (st != INFERSCALE_OK || names.n == 0) {
         is_names_free(&names);
         return st;
     }
-    q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND item_id = ?2 AND fingerprint = ?3 AND ((policy = ?4 AND"
-                    " (name = ?5) <> ?6) OR (?6 <> 0 AND outdated = 1))");
-    sql_i64(&q, p->id);
-    sql_i64(&q, fact_id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    sql_text(&q, policy);
-    sql_blob(&q, name, IS_HASH_BYTES);
-    sql_i64(&q, others);
+    q = open_which(b, w, "DELETE" RETIRED, "DELETE" REPLACED);
     st = sql_run(&q, NULL);
-    for (size_t i = 0; st == INFERSCALE_OK && i < names.n; i++) st = bank_retire_name(b, p, names.names[i], stale);
+    for (size_t i = 0; st == INFERSCALE_OK && i < names.n; i++)
+        st = bank_retire_name(b, w->p, names.names[i], stale);
     st = bank_end_lazy(b, st);
     if (st != INFERSCALE_OK) is_names_free(stale);
     is_names_free(&names);
     return st;
+}
+
+is_status is_bank_retire(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                         int64_t fact_id, const uint8_t name[IS_HASH_BYTES], bool others, is_names *stale)
+{
+    const which w = { .p = p, .fingerprint = fingerprint, .name = name, .policy = policy,
+                      .fact_id = fact_id, .others = others };
+
+    return take_out(b, &w, stale);
+}
+
+is_status is_bank_retire_outdated(is_bank *b, const is_partition *p,
+                                  const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
+                                  int64_t fact_id, is_names *stale)
+{
+    const which w = { .p = p, .fingerprint = fingerprint, .policy = policy, .fact_id = fact_id };
+
+    return take_out(b, &w, stale);
 }

@@ -24,6 +24,12 @@ typedef struct is_encode_job {
  * E_ENGINE, E_FULL, E_IO, E_NOMEM, and those of on_facts. */
 is_status is_encode_facts(const is_encoder *enc, const is_partition *p, const int64_t *ids, size_t n, is_encode_job *job);
 
+/* Outdated rows of these facts go, under every policy, where the fact has newer ones under this
+ * one. After is_encode_facts, whatever ended it: until then they serve, and what was broken off is
+ * still listed as outdated (is_bank_outdated). E_IO, E_NOMEM, E_BUSY. */
+is_status is_encode_retire(const is_encoder *enc, const is_partition *p, const is_policy *policy,
+                           const int64_t *ids, size_t n);
+
 /* One fact, unless it is there already; *row is its segment's entry. E_STALE if the memory changed meanwhile (nothing is left
  * behind), E_CONTEXT if the fact does not fit into the model's context. */
 is_status is_encode_fact(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact, bool again,

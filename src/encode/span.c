@@ -216,15 +216,36 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
     return st;
 }
 
+static is_status remove_stale(const is_encoder *enc, is_status st, is_names *stale)
+{
+    for (size_t i = 0; i < stale->n && st == INFERSCALE_OK; i++)
+        st = is_vault_remove(enc->vault, stale->names[i]);
+    if (st == INFERSCALE_OK && stale->n) st = is_bank_doomed_done(enc->bank, stale);
+    is_names_free(stale);
+    return st;
+}
+
 is_status is_retire_kept(const is_encoder *enc, const is_partition *p, const char *policy, int64_t fact_id,
                          const uint8_t name[IS_HASH_BYTES], bool others)
 {
     is_names stale = { 0 };
     is_status st = is_bank_retire(enc->bank, p, enc->profile->fingerprint, policy, fact_id, name, others, &stale);
 
-    for (size_t i = 0; i < stale.n && st == INFERSCALE_OK; i++) st = is_vault_remove(enc->vault, stale.names[i]);
-    if (st == INFERSCALE_OK && stale.n) st = is_bank_doomed_done(enc->bank, &stale);
-    is_names_free(&stale);
+    return remove_stale(enc, st, &stale);
+}
+
+is_status is_encode_retire(const is_encoder *enc, const is_partition *p, const is_policy *policy,
+                           const int64_t *ids, size_t n)
+{
+    is_status st = INFERSCALE_OK;
+
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
+        is_names stale = { 0 };
+
+        st = is_bank_retire_outdated(enc->bank, p, enc->profile->fingerprint, policy->name, ids[i],
+                                     &stale);
+        st = remove_stale(enc, st, &stale);
+    }
     return st;
 }
 
