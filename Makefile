@@ -234,7 +234,8 @@ TEST_NAMES := $(notdir $(TESTS))
 TEST_REMOTE := test_api test_audit test_complete test_complete_ends test_forget test_live test_openai test_openai_ends test_own_api test_prove
 # The longest first, so that none is left to end alone. Those that compute models get a CPU each (scripts/run-tests.sh), all but one.
 TEST_LONG  := llama_test_identity llama_test_batching llama_test_capture llama_test_stitching test_backup test_encode test_faults test_crash_points \
-    test_forget_schedule test_background test_live llama_test_complete llama_test_engine_basic llama_test_openai test_audit test_fsck
+    test_forget_schedule test_background test_live llama_test_complete llama_test_engine_basic \
+    llama_test_openai llama_test_under_load test_audit test_fsck
 TEST_ORDER := $(filter $(TEST_NAMES),$(TEST_LONG)) $(filter-out $(TEST_LONG),$(TEST_NAMES))
 on_cpus     = $(if $(filter-out build/release/tests/llama_test_engine_basic,$(if $(findstring /llama_,$(1)),$(1))),"CPUS=1 $(1)",$(1))
 TEST_ITEMS := "CPUS=1 tests/clients.sh" "CPUS=1 tests/example.sh" \
