@@ -62,7 +62,7 @@ static void text_serves_until_then(void **state)
     inferscale_answer *a = NULL;
     inferscale_encoder_state s;
 
-    is_gate_enter(is->gate); /* the encoder stands still, as during a question; embedding goes on */
+    is_gate_hold(is->gate); /* the encoder stands still; embedding goes on */
     bg_tell_many(is, &anna, 0, 5);
     UNTIL(bg_state(is, &anna).n_unembedded == 0);
     OK(inferscale_ask(is, &anna, "What does anna own?", NULL, &a));
@@ -75,7 +75,7 @@ static void text_serves_until_then(void **state)
     assert_int_equal(s.items_embedded, 5);
     assert_true(s.model_known);
     FAILS(E_BUSY, inferscale_encode_wait(is, &anna, 30));
-    is_gate_leave(is->gate);
+    is_gate_release(is->gate);
     OK(inferscale_encode_wait(is, &anna, FOREVER_MS));
     OK(inferscale_ask(is, &anna, "What does anna own?", NULL, &a));
     assert_true(a->tokens_injected > 0);
@@ -225,10 +225,10 @@ static void partitions_take_turns(void **state)
     inferscale *is = bg_open(&o);
     inferscale_encoder_state a;
 
-    is_gate_enter(is->gate);
+    is_gate_hold(is->gate);
     bg_tell_many(is, &anna, 0, 600);
     bg_tell_many(is, &ben, 0, 1);
-    is_gate_leave(is->gate);
+    is_gate_release(is->gate);
     OK(inferscale_encode_wait(is, &ben, FOREVER_MS));
     a = bg_state(is, &anna);
     assert_true(a.n_unencoded > 0);
@@ -332,14 +332,14 @@ static void too_much_is_refused_and_taken_later(void **state)
     is = bg_open(&o);
     OK(bg_tell(is, &anna, 1000, NULL));
     OK(inferscale_encode_wait(is, NULL, FOREVER_MS));
-    is_gate_enter(is->gate);
+    is_gate_hold(is->gate);
     while (taken < 100 && bg_tell(is, taken % 2 ? &anna : &ben, taken, NULL) == INFERSCALE_OK) taken++;
     assert_int_equal(taken, 20);
     FAILS(E_BUSY, bg_tell(is, &anna, 99, NULL));
     assert_non_null(strstr(inferscale_error(), "20 items wait"));
     assert_non_null(strstr(inferscale_error(), "max_pending"));
     FAILS(E_BUSY, inferscale_add_turns(is, &anna, &turn, 1, NULL));
-    is_gate_leave(is->gate);
+    is_gate_release(is->gate);
     OK(inferscale_encode_wait(is, NULL, FOREVER_MS));
     UNTIL(bg_tell(is, &anna, 99, NULL) == INFERSCALE_OK); /* nothing was taken that was refused, nothing is refused for ever */
     for (int i = 0; i < 30; i++) {
@@ -391,7 +391,7 @@ static void not_one_is_refused_too_early(void **state)
         int taken = 0;
 
         UNTIL(all_is_counted(is));
-        is_gate_enter(is->gate);
+        is_gate_hold(is->gate);
         for (int i = 0; i < TELLERS; i++) {
             tellers[i] = (teller){ .is = is, .first = (round * TELLERS + i) * 1000 };
             assert_int_equal(pthread_create(&threads[i], NULL, tell_until_refused, &tellers[i]), 0);
@@ -401,7 +401,7 @@ static void not_one_is_refused_too_early(void **state)
             taken += tellers[i].taken;
         }
         assert_int_equal(taken, MOST);
-        is_gate_leave(is->gate);
+        is_gate_release(is->gate);
         OK(inferscale_encode_wait(is, NULL, FOREVER_MS));
     }
     inferscale_close(is);
