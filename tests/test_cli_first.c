@@ -126,6 +126,40 @@ static void options_are_the_same_everywhere(void **state)
     refuses("completion tcsh", "bash, zsh and fish");
 }
 
+/* ---- Measuring --------------------------------------------------------------------------- */
+
+/* What is measured under load has figures of every window; --brief leaves out the single times. */
+static void bench_remember_measures_under_load(void **state)
+{
+    static const char command[] = "$IS bench remember --engine mock --embedder mock --rounds 0"
+                                  " --clients 3 --pairs 2 --window 1 --batch 5 --json";
+    json_t *load, *told, *lag;
+
+    sh("%s", command);
+    expect_code(0);
+    assert_null(json_object_get(last.json, "p50_ms")); /* the first part's */
+    load = json_object_get(last.json, "under_load");
+    told = json_object_get(load, "ttft_told");
+    lag = json_object_get(load, "embedding_lag");
+    assert_int_equal(json_integer_value(json_object_get(load, "clients")), 3);
+    assert_int_equal(json_array_size(json_object_get(load, "ttft_ratios")), 2);
+    assert_int_equal(json_array_size(json_object_get(told, "windows_ms")), 2);
+    assert_true(json_integer_value(json_object_get(told, "n")) >= 2);
+    assert_true(json_integer_value(json_object_get(json_object_get(load, "ttft_quiet"), "n")) >= 2);
+    assert_true(json_integer_value(json_object_get(lag, "n")) >= 2);
+    assert_int_equal(json_array_size(json_object_get(lag, "ms")),
+                     json_integer_value(json_object_get(lag, "n")));
+    for (size_t i = 0; i < 2; i++)
+        assert_true(json_number_value(json_array_get(
+                        json_object_get(json_object_get(load, "embedding"), "busy"), i)) > 0);
+    sh("%s --brief", command);
+    expect_code(0);
+    lag = json_object_get(json_object_get(last.json, "under_load"), "embedding_lag");
+    assert_true(json_integer_value(json_object_get(lag, "n")) >= 2);
+    assert_null(json_object_get(lag, "ms"));
+    refuses("bench remember --rounds 0 --clients 0", "nothing to measure");
+}
+
 /* ---- Import and export ------------------------------------------------------------------------------------------------------ */
 
 static void importing_again_adds_nothing(void **state)
@@ -304,6 +338,7 @@ int main(void)
         cmocka_unit_test_setup(groups_list_their_commands, program_fresh),
         cmocka_unit_test_setup(headings_are_the_same, program_fresh),
         cmocka_unit_test_setup(options_are_the_same_everywhere, program_fresh),
+        cmocka_unit_test_setup(bench_remember_measures_under_load, program_fresh),
         cmocka_unit_test_setup(importing_again_adds_nothing, program_fresh),
         cmocka_unit_test_setup(export_replaces_only_when_told, program_fresh),
         cmocka_unit_test_setup(counts_what_words_must_find, program_fresh),
