@@ -12,7 +12,8 @@ static void explains_itself(void **state)
     static const char *const verbs[] = { "remember",   "recall",        "ask",         "chat",          "ls",
                                          "show",       "forget",        "encode",      "import",        "export",
                                          "demo",       "doctor",        "completion",  "man",           "help",
-                                         "bench ttft", "bench compose", "eval recall", "eval fidelity", "import locomo" };
+                                         "bench ttft", "bench compose", "eval recall", "eval fidelity", "import locomo",
+                                         "eval accuracy" };
     sh("$IS");
     expect_code(2);
     assert_string_equal(last.out, "");

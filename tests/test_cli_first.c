@@ -93,7 +93,7 @@ static void headings_are_the_same(void **state)
 {
     static const char *const known[] = { "Examples:", "Commands:", "Options:", "Store:", "Whose memory:", "Model:", "Output:" };
     sh("for v in remember update supersede pin unpin history recall ask chat ls show forget encode import 'import locomo' export fsck gc du backup restore rebuild"
-       " 'bench ttft' 'bench compose' 'bench encode' 'bench remember' 'bench scale' 'eval recall' 'eval fidelity' 'eval compare' demo doctor"
+       " 'bench ttft' 'bench compose' 'bench encode' 'bench remember' 'bench scale' 'eval recall' 'eval fidelity' 'eval compare' 'eval accuracy' demo doctor"
        " completion man help; do $IS $v --help > one || exit 1; grep -q '^Examples:$' one || echo \"none in $v\"; grep -E '^[A-Z].*:$' one;"
        " done | sort -u");
     expect_code(0);
