@@ -85,19 +85,28 @@ STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
 # Sentences that a C program alone can get: the command line and the server never make these calls, or never with NULL.
 OF_C_ALONE = ("src/base/words.h", "src/api/kv_api.c", "src/api/kv_live.c", "src/api/kv_live_load.c", "src/api/kv_live_match.c",
               "src/api/kv_live_write.c", "src/api/ticket_api.c")
+COMMAND = re.compile(r"\binferscale (ask|backup|encode|fsck|gc|ls|rebuild|restore)\b"
+                     r"|--(ctx|ram|codec|upstream|read-only)\b")
 IS_NULL = ("the chat is NULL; open one with inferscale_chat_open", "the store handle is NULL; open one with inferscale_open")
 
 
 def sentences(path, text):
-    """Who types commands or sends requests knows no function of C: a sentence takes its words from base/words.h. Names of metrics
-    are no functions."""
+    """A client of the server knows no function of C, and a C program types no commands: a sentence
+    takes its words from base/words.h. Names of metrics are no functions. Commands are looked for in
+    the rooms whose sentences every reader gets."""
     if not path.startswith("src/") or not path.endswith((".c", ".h")) or path in OF_C_ALONE:
         return []
     text = re.sub(r'/\*.*?\*/', lambda m: "\n" * m.group(0).count("\n"), text, flags=re.S)
     why = "%s names a C function; is_words() names the step for whoever reads"
-    return [(text.count("\n", 0, m.start()) + 1, why % m.group(0)[:80])
-            for m in STRING.finditer(text) if re.search(r"inferscale_[a-z]", m.group(0)) and " " in m.group(0)
-            and not m.group(0)[1:-1].startswith(IS_NULL) and not re.search(r"inferscale_\w*(_total|_seconds|_bytes)\b", m.group(0))]
+    typed = "%s names a command; is_words() names the step for whoever reads"
+    found = [(text.count("\n", 0, m.start()) + 1, typed % m.group(0)[:80])
+             for m in STRING.finditer(text)
+             if path.startswith(("src/kv/", "src/engine/")) and COMMAND.search(m.group(0))]
+    return found + [(text.count("\n", 0, m.start()) + 1, why % m.group(0)[:80])
+                    for m in STRING.finditer(text)
+                    if re.search(r"inferscale_[a-z]", m.group(0)) and " " in m.group(0)
+                    and not m.group(0)[1:-1].startswith(IS_NULL)
+                    and not re.search(r"inferscale_\w*(_total|_seconds|_bytes)\b", m.group(0))]
 
 
 RULES = [("banned functions", banned), ("sentences name no C function", sentences), ("form of the source", form),
@@ -120,6 +129,9 @@ TRIED = [
     (form, "a.c", "x\n" * 601, True), (form, "a.c", "x\n" * 600, False), (form, "a.c", "// TO" + "DO: later", True),
     (sentences, "src/a.c", 'f("call inferscale_ls");', True), (sentences, "src/a.c", 'f("look at inferscale_x_total in /metrics");', False),
     (sentences, "src/a.c", 'dlsym(h, "inferscale_plugin"); /* "by inferscale_ls" */', False),
+    (sentences, "src/kv/a.c", 'f("run inferscale encode");', True),
+    (sentences, "src/engine/vllm/a.c", 'f("give --ctx");', True),
+    (sentences, "src/kv/a.c", 'f("inferscale segment 2"); /* inferscale encode */', False),
     (sentences, "src/base/words.h", 'X(LIST, "call inferscale_ls")', False),
     (private, "a.md", "see /ro" + "ot/x", True), (private, "a.md", "/wo" + "rk/main", True), (private, "a.md", "a/b work/x", False),
 ]

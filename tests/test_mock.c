@@ -521,6 +521,21 @@ static void test_embedder(void **state)
     plugin->embedder->close(e);
 }
 
+/* A plug-in has its own copy of the words, and asks its host who reads. */
+static void test_sentences_of_a_plugin_are_for_the_reader(void **state)
+{
+    const is_engine_opts o = { .home = "/nowhere" }; /* no server is named */
+    is_engine *e = NULL;
+
+    KIT_FAILS(INFERSCALE_E_INVALID, is_engine_open(NULL, "vllm", &o, &e));
+    assert_non_null(strstr(is_error(), "inferscale_options.upstream"));
+    assert_int_equal(is_reader_set(IS_READER_CLI), IS_READER_C);
+    KIT_FAILS(INFERSCALE_E_INVALID, is_engine_open(NULL, "vllm", &o, &e));
+    assert_non_null(strstr(is_error(), "--upstream"));
+    assert_null(strstr(is_error(), "inferscale_"));
+    is_reader_set(IS_READER_C);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -535,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_prefix_holds_only_computed_parts),
         cmocka_unit_test(test_told_to_fail),
         cmocka_unit_test(test_embedder),
+        cmocka_unit_test(test_sentences_of_a_plugin_are_for_the_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

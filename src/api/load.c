@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/words.h"
 
 enum { DELAY_MS = 1000, DELAY_MOST_MS = 60000 };
 
@@ -26,8 +27,10 @@ is_status is_handle_model_path(const inferscale *is, char **path)
     *path = NULL;
     if (!is_handle_is_remote(is)) return model_path(is, is->model, IS_DEFAULT_MODEL, path);
     if (!is->upstream)
-        return is_fail(INFERSCALE_E_INVALID, "engine %s computes on servers of its own; say where they are with --upstream URL[,URL] or "
-                       "INFERSCALE_UPSTREAM", is->engine_name);
+        return is_fail(INFERSCALE_E_INVALID,
+                       "engine %s computes on servers of its own; say where they are with %s "
+                       "URL[,URL] or INFERSCALE_UPSTREAM",
+                       is->engine_name, is_words(IS_CALL_UPSTREAM));
     *path = is_strdup(is->upstream);
     return *path ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
 }

@@ -9,6 +9,7 @@ static const char *const words[IS_CALL_COUNT][IS_READER_COUNT] = {
 
 static is_reader reader;
 static _Thread_local int reader_here = -1;
+static is_reader (*host_reader)(void); /* set once, before a plug-in does anything */
 
 is_reader is_reader_set(is_reader r)
 {
@@ -30,5 +31,16 @@ const char *is_words_for(is_call what, is_reader r)
 
 const char *is_words(is_call what)
 {
-    return words[what][reader_here >= 0 ? (is_reader)reader_here : __atomic_load_n(&reader, __ATOMIC_RELAXED)];
+    return words[what][is_reader_now()];
+}
+
+is_reader is_reader_now(void)
+{
+    if (host_reader) return host_reader();
+    return reader_here >= 0 ? (is_reader)reader_here : __atomic_load_n(&reader, __ATOMIC_RELAXED);
+}
+
+void is_reader_ask(is_reader (*now)(void))
+{
+    host_reader = now;
 }

@@ -4,8 +4,8 @@
  * `inferscale ls`, a client of the server sends GET /memories, a model that speaks MCP has the tool list_memories. Sentences take
  * the words from this table, and never hold the name of a C function themselves (scripts/check-source.py looks for those).
  *
- * Who reads is set once a process: the command line and the server say so when they start; a thread may differ (MCP in the server).
- * A plug-in has its own copy of this room, which speaks to C programs: its sentences take no words from here. */
+ * Who reads is set once a process: the command line and the server say so when they start; a thread
+ * may differ (MCP in the server). A plug-in has its own copy of this room and asks its host. */
 #ifndef IS_BASE_WORDS_H
 #define IS_BASE_WORDS_H
 
@@ -19,7 +19,17 @@
       "send POST /inferscale/encode", "encode by hand") \
     X(BACKUP, "inferscale_backup", "`inferscale backup`", "`inferscale backup`", "`inferscale backup`") \
     X(FSCK, "inferscale_fsck", "`inferscale fsck`", "`inferscale fsck`", "`inferscale fsck`") \
-    X(REPAIR, "inferscale_fsck with repair", "`inferscale fsck --repair`", "`inferscale fsck --repair`", "`inferscale fsck --repair`")
+    X(REPAIR, "inferscale_fsck with repair", "`inferscale fsck --repair`", "`inferscale fsck --repair`", \
+      "`inferscale fsck --repair`") \
+    X(ENCODE, "inferscale_encode", "`inferscale encode`", "POST /inferscale/encode", \
+      "`inferscale encode`") \
+    X(HOME, "inferscale_options.home", "--home", "--home", "--home") \
+    X(WRITE, "open it without inferscale_options.read_only", "leave out --read-only", \
+      "start it without --read-only", "start it without --read-only") \
+    X(CODEC, "inferscale_options.codec", "--codec", "--codec", "--codec") \
+    X(CTX, "inferscale_options.n_ctx", "--ctx", "--ctx", "--ctx") \
+    X(RAM, "inferscale_options.ram_bytes", "--ram", "--ram", "--ram") \
+    X(UPSTREAM, "inferscale_options.upstream", "--upstream", "--upstream", "--upstream")
 
 typedef enum is_call {
 #define IS_CALL_X(name, c, cli, http, mcp) IS_CALL_##name,
@@ -38,5 +48,10 @@ int is_reader_here(int r);
 /* Static. */
 const char *is_words(is_call what);
 const char *is_words_for(is_call what, is_reader r);
+
+/* Of this thread, else of the process. */
+is_reader is_reader_now(void);
+/* A plug-in's copy asks its host from now on; called once, when the plug-in is loaded. */
+void is_reader_ask(is_reader (*now)(void));
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/gate.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "base/words.h"
 #include "kv/geometry.h"
 #include "kv/segment.h"
 #include "kv/vault.h"
@@ -45,7 +46,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 16, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
+enum { IS_ENGINE_ABI = 17, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -324,6 +325,7 @@ typedef struct is_host {
     void (*error)(is_status status, const char *sentence);
     void (*log)(int level, const char *message);
     bool (*refuse)(void);    /* is_mem_refuse of the host: its tests fail our allocations too */
+    is_reader (*reader)(void); /* is_reader_now of the host: who reads our sentences */
 } is_host;
 
 typedef struct is_plugin {

@@ -17,6 +17,7 @@ bool is_plugin_enter(const is_host *host)
     our_host = host;
     is_error_set_sink(host->error);
     is_mem_ask(host->refuse);
+    is_reader_ask(host->reader);
     is_log_set(log_to_host, NULL);
     return true;
 }

@@ -1,5 +1,5 @@
 /* entry.h - what every plug-in does when it is loaded: it answers for one ABI, and its error sentences, log lines and refused allocations
- * are the host's. */
+ * are the host's, and its sentences use the words of the host's reader. */
 #ifndef IS_ENGINE_ENTRY_H
 #define IS_ENGINE_ENTRY_H
 

@@ -109,7 +109,7 @@ static void *find(const char *dir, const char *name, char *tried, size_t cap, ch
 
 static is_status load(const char *dir, const char *name, const is_plugin **out)
 {
-    static const is_host host = { IS_ENGINE_ABI, take_error, take_log, is_mem_refuse };
+    static const is_host host = { IS_ENGINE_ABI, take_error, take_log, is_mem_refuse, is_reader_now };
     char tried[1024], why[PATH_MAX_BYTES + 512] = "";
     void *handle, *symbol;
     is_plugin_entry entry;

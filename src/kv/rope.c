@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/words.h"
 #include "kv/kernels.h"
 #include "kv/rope_table.h"
 
@@ -153,8 +154,9 @@ const is_rope_set *is_rope_set_for(const is_rope *r, const is_plane *plane, uint
     }
     if (pos > r->sets[plane->freq].n_pos || n > r->sets[plane->freq].n_pos - pos) {
         is_fail(INFERSCALE_E_INVALID,
-                "position %llu is outside the rotation table of %u positions; use a longer context (--ctx)",
-                (unsigned long long)(pos + n - 1), r->sets[plane->freq].n_pos);
+                "position %llu is outside the rotation table of %u positions; use a longer context "
+                "(%s)", (unsigned long long)(pos + n - 1), r->sets[plane->freq].n_pos,
+                is_words(IS_CALL_CTX));
         return NULL;
     }
     return &r->sets[plane->freq];

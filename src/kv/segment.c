@@ -5,12 +5,15 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/words.h"
 #include "kv/kernels.h"
 #include "kv/segment_layout.h"
 
 static is_status no_memory(void)
 {
-    return is_fail(INFERSCALE_E_NOMEM, "out of memory for a KV segment; lower the RAM budget (--ram) or free memory");
+    return is_fail(INFERSCALE_E_NOMEM,
+                   "out of memory for a KV segment; lower the RAM budget (%s) or free memory",
+                   is_words(IS_CALL_RAM));
 }
 
 /* Cannot overflow: tokens, row size and planes are bounded (2^20 each of the first two times 4 bytes, 2^12 planes). */
@@ -117,9 +120,10 @@ static is_status check_values(const float *x, size_t n, is_codec codec, uint32_t
     for (size_t i = 0; i < n; i++) wrong += !(fabsf(x[i]) < limit);
     if (!wrong) return INFERSCALE_OK;
     return is_fail(INFERSCALE_E_UNSUPPORTED,
-                   "%zu values of KV plane %u are outside the range of %s; use --codec %s, or serve this "
-                   "model from text (--mode text)",
-                   wrong, plane, is_codec_name(codec), codec == IS_CODEC_F16 ? "bf16" : "f32");
+                   "%zu values of KV plane %u are outside the range of %s; use another codec "
+                   "(%s %s), or serve this model from text",
+                   wrong, plane, is_codec_name(codec), is_words(IS_CALL_CODEC),
+                   codec == IS_CODEC_F16 ? "bf16" : "f32");
 }
 
 /* rows F32 [n_tokens][n_heads][head_dim] -> [head][token][dim] of the codec. */

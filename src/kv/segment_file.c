@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/words.h"
 #include "kv/segment_layout.h"
 
 static const uint8_t magic[8] = { 0x89, 'I', 'S', 'S', 'E', 'G', '\r', '\n' };
@@ -46,7 +47,7 @@ static uint64_t count_heads(const is_geometry *g)
 static is_status corrupt(const char *what)
 {
     return is_fail(INFERSCALE_E_CORRUPT, "KV segment: %s; the file is torn or damaged, its facts are served as text until they "
-                   "are encoded again (inferscale encode)", what);
+                   "are encoded again (%s)", what, is_words(IS_CALL_ENCODE));
 }
 
 static is_status no_memory(void)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/words.h"
 #include "kv/segment_layout.h"
 
 struct is_segment_file {
@@ -141,7 +142,8 @@ static is_status verify_blocks(const is_segment_file *f, const is_segment_cut *c
         for (uint32_t h = 0; h < p->n_heads; h++)
             if (is_checksum(is_segment_head(s, i, h), (size_t)block) != is_get_u64(sums + 8 * (size_t)(is_cut_head(cut, whole) + h)))
                 return is_fail(INFERSCALE_E_CORRUPT, "KV segment: checksum of its rows; the file is torn or damaged, its facts are "
-                               "served as text until they are encoded again (inferscale encode)");
+                               "served as text until they are encoded again (%s)",
+                               is_words(IS_CALL_ENCODE));
         memset(s->payload + used, 0, (size_t)(end - used));
         sums += 8 * (size_t)whole->n_heads;
     }

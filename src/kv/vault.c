@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sort.h"
+#include "base/words.h"
 #include "kv/head_tier.h"
 
 enum {
@@ -137,8 +138,9 @@ is_status is_vault_open(const is_fs *fs, const char *dir, uint64_t ram_budget, b
 
     *out = NULL;
     if (!dir || !*dir || strlen(dir) > DIR_MAX)
-        return is_fail(INFERSCALE_E_INVALID, "the vault's folder must have a name of 1 to %d bytes; choose another --home",
-                       DIR_MAX);
+        return is_fail(INFERSCALE_E_INVALID,
+                       "the vault's folder must have a name of 1 to %d bytes; choose another %s",
+                       DIR_MAX, is_words(IS_CALL_HOME));
     v = is_calloc(1, sizeof *v);
     if (!v) return is_fail(INFERSCALE_E_NOMEM, "out of memory opening the vault; free memory and try again");
     pthread_mutex_init(&v->lock, NULL);
@@ -241,7 +243,8 @@ is_status is_vault_put(is_vault *v, is_segment *s)
 
     if (v->read_only)
         return is_fail(INFERSCALE_E_READONLY,
-                       "the vault is open for reading only; open the store without --read-only to store KV");
+                       "the vault is open for reading only, and no KV can be stored; %s",
+                       is_words(IS_CALL_WRITE));
     name_path(v, is_segment_info(s)->name, ".seg", path);
     if (v->fs->exists(v->fs, path)) {
         fan_path(v, is_segment_info(s)->name, fan);
@@ -288,7 +291,8 @@ is_status is_vault_replace(is_vault *v, is_segment *s)
 static is_status absent(void)
 {
     return is_fail(INFERSCALE_E_NOTFOUND,
-                   "a fact's KV is not in the vault; it is served as text until inferscale encode has run");
+                   "a fact's KV is not in the vault; it is served as text until it is encoded (%s)",
+                   is_words(IS_CALL_ENCODE));
 }
 
 /* A file that does not verify: out of the way, so that the next encoding can take its name. */
@@ -332,7 +336,9 @@ static is_status check_fingerprint(is_segment *s, const uint8_t *want, is_segmen
     if (want && memcmp(is_segment_info(s)->fingerprint, want, IS_HASH_BYTES)) {
         is_segment_unref(s);
         return is_fail(INFERSCALE_E_NOTFOUND,
-                       "a fact's KV in the vault was computed by another model; run inferscale encode with this one");
+                       "a fact's KV in the vault was computed by another model; %s makes this "
+                       "one's",
+                       is_words(IS_CALL_ENCODE));
     }
     *out = s;
     return INFERSCALE_OK;
@@ -446,7 +452,8 @@ static is_status refuse_read_only(const is_vault *v)
 {
     if (!v->read_only) return INFERSCALE_OK;
     return is_fail(INFERSCALE_E_READONLY,
-                   "the vault is open for reading only; open the store without --read-only to forget");
+                   "the vault is open for reading only, and nothing can be forgotten; %s",
+                   is_words(IS_CALL_WRITE));
 }
 
 is_status is_vault_hide(is_vault *v, uint8_t (*names)[IS_HASH_BYTES], size_t n)

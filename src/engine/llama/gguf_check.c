@@ -15,13 +15,13 @@
 
 #include "base/buf.h"
 
-typedef struct is_reader {
+typedef struct is_cursor {
     const uint8_t *p;
     uint64_t at, n;
     bool bad;
-} is_reader;
+} is_cursor;
 
-static const uint8_t *take(is_reader *r, uint64_t n)
+static const uint8_t *take(is_cursor *r, uint64_t n)
 {
     const uint8_t *p = r->p + r->at;
 
@@ -33,21 +33,21 @@ static const uint8_t *take(is_reader *r, uint64_t n)
     return p;
 }
 
-static uint32_t take_u32(is_reader *r)
+static uint32_t take_u32(is_cursor *r)
 {
     const uint8_t *p = take(r, 4);
 
     return p ? is_get_u32(p) : 0;
 }
 
-static uint64_t take_u64(is_reader *r)
+static uint64_t take_u64(is_cursor *r)
 {
     const uint8_t *p = take(r, 8);
 
     return p ? is_get_u64(p) : 0;
 }
 
-static const char *take_str(is_reader *r, uint64_t *len)
+static const char *take_str(is_cursor *r, uint64_t *len)
 {
     *len = take_u64(r);
     return (const char *)take(r, *len);
@@ -64,7 +64,7 @@ static uint64_t scalar_bytes(uint32_t type)
     }
 }
 
-static void skip_value(is_reader *r, uint32_t type)
+static void skip_value(is_cursor *r, uint32_t type)
 {
     uint64_t len, n;
 
@@ -89,7 +89,7 @@ static void skip_value(is_reader *r, uint32_t type)
 }
 
 /* Reads the keys; remembers the alignment and the architecture. */
-static void read_keys(is_reader *r, uint64_t n_keys, uint64_t *align, is_gguf_facts *out)
+static void read_keys(is_cursor *r, uint64_t n_keys, uint64_t *align, is_gguf_facts *out)
 {
     for (uint64_t i = 0; i < n_keys && !r->bad; i++) {
         uint64_t len, value_len;
@@ -126,7 +126,7 @@ static uint64_t tensor_bytes(const uint64_t *ne, uint32_t n_dims, uint32_t type)
 }
 
 /* Walks the tensor table; *need = bytes the data section must have. */
-static void read_tensors(is_reader *r, uint64_t n_tensors, uint64_t align, uint64_t *need, uint64_t by_type[GGML_TYPE_COUNT])
+static void read_tensors(is_cursor *r, uint64_t n_tensors, uint64_t align, uint64_t *need, uint64_t by_type[GGML_TYPE_COUNT])
 {
     for (uint64_t i = 0; i < n_tensors && !r->bad; i++) {
         uint64_t len, offset, bytes, ne[GGML_MAX_DIMS] = { 0 };
@@ -152,7 +152,7 @@ static void read_tensors(is_reader *r, uint64_t n_tensors, uint64_t align, uint6
 
 static is_status check_bytes(const char *path, const uint8_t *p, uint64_t n, is_gguf_facts *out)
 {
-    is_reader r = { p, 0, n, false };
+    is_cursor r = { p, 0, n, false };
     uint64_t align = 32, need = 0, n_tensors, n_keys, data, by_type[GGML_TYPE_COUNT] = { 0 };
     uint32_t version, best = 0;
     const uint8_t *magic = take(&r, 4);

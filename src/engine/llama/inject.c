@@ -70,7 +70,9 @@ is_status is_part_check(is_llama *e, const is_part *p)
 
     if (!d) return is_fail(INFERSCALE_E_INVALID, "a stored part of the plan has no segment; plan again");
     if (memcmp(d->fingerprint, e->info.fingerprint, IS_HASH_BYTES) != 0)
-        return is_fail(INFERSCALE_E_INVALID, "a segment was computed by another model; run 'inferscale encode' for this one");
+        return is_fail(INFERSCALE_E_INVALID,
+                       "a segment was computed by another model; %s makes this one's",
+                       is_words(IS_CALL_ENCODE));
     if (d->n_tokens != p->n_tokens || memcmp(d->tokens, p->tokens, p->n_tokens * sizeof *p->tokens) != 0)
         return is_fail(INFERSCALE_E_INVALID, "a segment holds %u tokens that are not the %u tokens of its fact; encode the "
                        "fact again",

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/url.h"
+#include "base/words.h"
 #include "kv/ticket.h"
 
 enum { SAY_EVERY_MS = 10000, LOOK_EVERY_MS = 250 };
@@ -48,7 +49,9 @@ static is_status add_urls(vllm *e, const char *list)
         p += n + (p[n] == ',');
     }
     if (e->n_up) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_INVALID, "no vLLM server is named; give --upstream http://host:port");
+    return is_fail(INFERSCALE_E_INVALID,
+                   "no vLLM server is named; say where one is, as in %s http://host:port",
+                   is_words(IS_CALL_UPSTREAM));
 }
 
 /* ---- Folders ----------------------------------------------------------------------------------------------------------------------- */
@@ -61,7 +64,10 @@ static is_status make_folder(const char *path)
 
 static is_status make_folders(vllm *e, const char *home)
 {
-    if (!home || !*home) return is_fail(INFERSCALE_E_INVALID, "the vLLM engine needs the store's folder to share with its workers; give --home");
+    if (!home || !*home)
+        return is_fail(INFERSCALE_E_INVALID,
+                       "the vLLM engine shares the store's folder with its workers; give %s",
+                       is_words(IS_CALL_HOME));
     e->home = is_strdup(home);
     e->dir = e->home ? is_path_join(home, "vllm") : NULL;
     return e->dir ? make_folder(e->dir) : vllm_no_memory();
