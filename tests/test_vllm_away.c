@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "support/scratch.h"
 #include "support/vllm_kit.h"
@@ -67,6 +68,24 @@ static void one_that_hangs_is_no_bother(void **state)
     vt_nap(100);
     expect_watched(&s, 2);
     FAKE_PUT(s.f[0], health_hangs, false);
+    vt_stop(&s);
+}
+
+/* At the start too: the others are opened without its first word, which may come an hour later. */
+static void one_that_hangs_holds_up_no_start(void **state)
+{
+    vt_set s;
+
+    (void)state;
+    alarm(120);
+    vt_start_fakes(&s, 3);
+    vllm_limit.small_ms = 3600 * 1000;
+    FAKE_PUT(s.f[0], op_hangs, INFERSCALE_TICKET_DESCRIBE);
+    OK(vt_open_set(&s));
+    alarm(0);
+    assert_true(vt_up_of(&s, 1).up && vt_up_of(&s, 2).up && !vt_up_of(&s, 0).up);
+    FAKE_PUT(s.f[0], op_hangs, 0);
+    assert_true(wait_up(&s, 0, true));
     vt_stop(&s);
 }
 
@@ -338,6 +357,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_dies_is_noticed_and_who_comes_back),
         cmocka_unit_test(one_that_hangs_is_no_bother),
+        cmocka_unit_test(one_that_hangs_holds_up_no_start),
         cmocka_unit_test(one_that_is_silent_is_no_bother),
         cmocka_unit_test(silence_about_what_was_forgotten_is_a_failure),
         cmocka_unit_test(one_memory_holds_up_no_other),

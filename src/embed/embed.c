@@ -15,6 +15,7 @@ struct is_embedder {
     uint32_t dim;
     uint8_t fingerprint[IS_HASH_BYTES];
     uint32_t wait_ms;   /* of a question */
+    const volatile int *stop; /* ends a question's wait for an endpoint; NULL = none */
     is_turns turns;     /* not used if v->remote */
 };
 
@@ -52,6 +53,7 @@ is_status is_embedder_open_with(const is_embedder_plug *plug, is_embedder **out)
     if (!e) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the embedder; free some and try again");
     e->v = plugin->embedder;
     e->wait_ms = wait_ms;
+    e->stop = plug->cancel;
     is_turns_init(&e->turns);
     is_status st = e->v->open(&o, &e->impl);
     if (st == INFERSCALE_OK) {
@@ -134,7 +136,8 @@ static is_status in_turns(is_embedder *e, const char *const *texts, size_t n, fl
 
 static is_status embed(is_embedder *e, const char *const *texts, size_t n, float *out, uint64_t *n_tokens, const volatile int *cancel)
 {
-    is_embed_call call = { .cancel = cancel, .wait_ms = e->wait_ms };
+    is_embed_call call = { .cancel = cancel, .stop = e->v->remote ? e->stop : NULL,
+                           .wait_ms = e->wait_ms };
 
     if (n == 0) return INFERSCALE_OK;
     IS_TRY(check_texts(texts, n));

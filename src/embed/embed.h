@@ -21,7 +21,8 @@ typedef struct is_embedder_plug {
     uint32_t n_threads;      /* 0 = physical cores */
     uint32_t wait_ms;        /* how long a question waits for the first byte of an endpoint's answer; 0 = IS_EMBED_WAIT_MS */
     bool patient;            /* opening it may take longer than that: a minute. For background work */
-    const volatile int *cancel; /* polled while it opens: E_CANCELLED. NULL = none */
+    const volatile int *cancel; /* polled while it opens and while a question waits for an endpoint:
+                                   E_CANCELLED. Lives as long as the embedder; NULL = none */
 } is_embedder_plug;
 
 enum { IS_EMBED_WAIT_MS = 5000 };

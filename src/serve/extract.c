@@ -191,6 +191,7 @@ static is_status decide(extraction *e, const inferscale_fact *f, const inferscal
     const char *texts[NEAREST];
     extract_choice choice = CHOICE_UNREADABLE;
     size_t n = 0, which = 0;
+    is_status st;
 
     for (size_t i = 0; i < nearest->n && n < NEAREST; i++) {
         if (!extract_related(f->text, nearest->items[i].text)) continue;
@@ -198,7 +199,9 @@ static is_status decide(extraction *e, const inferscale_fact *f, const inferscal
         texts[n++] = nearest->items[i].text;
     }
     if (n == 0) return add(e, f);
-    if (extract_choose(&e->x, f->text, texts, n, &choice, &which) != INFERSCALE_OK) {
+    st = extract_choose(&e->x, f->text, texts, n, &choice, &which);
+    if (st == INFERSCALE_E_CANCELLED) return st;
+    if (st != INFERSCALE_OK) {
         is_log(IS_LOG_WARN, "extract: what to do with a fact could not be asked (%s): it is added", is_error());
         choice = CHOICE_UNREADABLE;
     }
@@ -275,6 +278,7 @@ is_status is_extract_with(is_server *s, const inferscale_scope *scope, json_t *m
     extraction e = { .s = s, .scope = scope, .o = o, .x = is_extractor_of(s) };
     is_status st;
 
+    e.x.cancel = o->cancel;
     *events = NULL;
     e.events = json_array();
     st = e.events ? read_messages(&e, messages) : no_memory();

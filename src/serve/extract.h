@@ -17,6 +17,7 @@ typedef struct is_extractor {
     inferscale *is;
     const char *url, *model, *key;
     long timeout_ms;               /* of an endpoint's answer; 0 = a minute */
+    const volatile int *cancel;    /* polled while an endpoint is waited for; NULL = none */
 } is_extractor;
 is_extractor is_extractor_of(const is_server *s);
 
@@ -24,11 +25,12 @@ typedef struct is_extract_options {
     int64_t when;                  /* the conversation's time; 0 = now. A message's own timestamp or created_at goes before it */
     int64_t expires;               /* of the facts; 0 = never */
     json_t *metadata;              /* an object for each fact, borrowed; NULL = none */
+    const volatile int *cancel;    /* as is_extractor.cancel */
 } is_extract_options;
 
 /* messages: [{role, content, name}]. *events: a new array of {"id", "memory", "event"[, "previous_memory"]}, the events ADD, UPDATE, DELETE
- * or NOOP. Errors: E_INVALID (messages), E_UNSUPPORTED (the engine holds to no grammar), E_IO (the endpoint), of the store. Turns are
- * kept then all the same. */
+ * or NOOP. Errors: E_INVALID (messages), E_UNSUPPORTED (the engine holds to no grammar), E_IO (the
+ * endpoint), E_CANCELLED, of the store. Turns are kept then all the same. */
 inferscale_status is_extract_with(is_server *s, const inferscale_scope *scope, json_t *messages, const is_extract_options *o, json_t **events);
 inferscale_status is_extract(is_server *s, const inferscale_scope *scope, json_t *messages, int64_t when, json_t **events);
 

@@ -86,6 +86,19 @@ static char *request_body(const is_extractor *x, const char *system, const char 
     return text;
 }
 
+static bool is_off(const is_extractor *x)
+{
+    return x->cancel && __atomic_load_n(x->cancel, __ATOMIC_ACQUIRE);
+}
+
+/* Called by libcurl about once a second; not 0: no further. */
+static int on_progress(void *ctx, curl_off_t to_come, curl_off_t came, curl_off_t to_go,
+                       curl_off_t went)
+{
+    (void)to_come, (void)came, (void)to_go, (void)went;
+    return is_off(ctx);
+}
+
 static is_status transfer(const is_extractor *x, CURL *c, const char *url, struct curl_slist *headers, const char *body, is_buf *reply)
 {
     char why[CURL_ERROR_SIZE] = "";
@@ -103,7 +116,13 @@ static is_status transfer(const is_extractor *x, CURL *c, const char *url, struc
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, (void *)(uintptr_t)x);
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
     rc = curl_easy_perform(c);
+    if (rc == CURLE_ABORTED_BY_CALLBACK)
+        return is_fail(INFERSCALE_E_CANCELLED,
+                       "cancelled while the extractor was waited for; ask again");
     if (rc != CURLE_OK)
         return is_fail(INFERSCALE_E_IO, "the extractor %s does not answer: %s; check --extractor", x->url,
                        reply->failed ? "its reply is too long" : why[0] ? why : curl_easy_strerror(rc));

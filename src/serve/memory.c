@@ -35,7 +35,7 @@ void is_memory_add_route(is_server *s, is_request *r)
         return;
     }
     if (is_memory_owner(s, r, "add", body, &f, &o)) {
-        st = is_memory_add_or_infer(s, &o.scope, body, &results);
+        st = is_memory_add_or_infer(s, &o.scope, body, is_request_cancel(r), &results);
         if (st == INFERSCALE_OK) is_memory_reply(s, r, "add", json_pack("{s:o}", "results", results));
         else is_memory_failed(s, r, "add", st);
     }

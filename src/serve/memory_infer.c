@@ -42,11 +42,12 @@ static bool wants_extraction(is_server *s, json_t *request)
     return (!infer || json_is_null(infer)) && json_is_array(messages) && default_infer(s);
 }
 
-is_status is_memory_add_or_infer(is_server *s, const inferscale_scope *scope, json_t *request, json_t **results)
+is_status is_memory_add_or_infer(is_server *s, const inferscale_scope *scope, json_t *request,
+                                 const volatile int *cancel, json_t **results)
 {
     json_t *text = json_object_get(request, "text"), *messages = json_object_get(request, "messages"), *when = json_object_get(request, "timestamp"),
            *one = NULL, *metadata;
-    is_extract_options o = { .metadata = json_object_get(request, "metadata") };
+    is_extract_options o = { .metadata = json_object_get(request, "metadata"), .cancel = cancel };
     is_status st;
 
     *results = NULL;

@@ -81,6 +81,7 @@ static void drain(is_server *s)
     n = is_http_in_flight(s);
     if (n) is_serve_log(IS_LOG_WARN, "ending: requests cancelled: %u", n);
     is_http_cancel_all(s);
+    inferscale_stop_loading(s->is); /* searches that wait for the embedder serve by words now */
 }
 
 /* ---- Starting ------------------------------------------------------------------------------------------------------------ */

@@ -11,7 +11,7 @@
 #include "base/words.h"
 #include "kv/ticket.h"
 
-enum { SAY_EVERY_MS = 10000, LOOK_EVERY_MS = 250 };
+enum { SAY_EVERY_MS = 10000, LOOK_EVERY_MS = 250, GRACE_MS = 2000 };
 
 vllm_limits vllm_limit = { .connect_ms = 5000, .silent_ms = 300000, .small_ms = 60000, .open_ms = 600000, .backoff_ms = 500,
                            .keeper_ms = 1000, .arrive_ms = 15000, .confirm_ms = 10000 };
@@ -191,6 +191,60 @@ void vllm_nap(uint32_t ms)
     nanosleep(&t, NULL);
 }
 
+static is_status silent(const vllm_upstream *u)
+{
+    return is_fail(INFERSCALE_E_ENGINE, "%s has not said yet what it serves; see its log", u->url);
+}
+
+/* Waits until all calls have ended. Once one has, the others get GRACE_MS: one that hangs stops
+ * none. */
+static is_status wait_for_words(vllm_line *l, vllm_call *const *calls, uint32_t n, vllm_flags flags)
+{
+    double until = is_now_ms() + vllm_limit.small_ms;
+
+    for (;;) {
+        uint32_t pending = 0, ended = 0;
+
+        for (uint32_t i = 0; i < n; i++) {
+            if (!calls[i]) continue;
+            pending += vllm_call_end(calls[i]) == VLLM_PENDING;
+            ended += vllm_call_end(calls[i]) != VLLM_PENDING;
+        }
+        if (ended && until > is_now_ms() + GRACE_MS) until = is_now_ms() + GRACE_MS;
+        if (!pending || is_now_ms() >= until) return INFERSCALE_OK;
+        if (vllm_flagged(flags))
+            return is_fail(INFERSCALE_E_CANCELLED, "called off while a vLLM server was waited for");
+        vllm_line_wait(l, VLLM_POLL_MS);
+    }
+}
+
+/* Asks all that have not said what they are, at once; their words count in the order of the
+ * addresses. *st: the last failure of a server; *n_loading: servers that may answer later.
+ * E_CANCELLED, E_NOMEM. */
+static is_status describe_round(vllm *e, vllm_flags flags, is_status *st, uint32_t *n_loading)
+{
+    vllm_call *calls[VLLM_UPSTREAMS] = { 0 };
+    vllm_line *l;
+    is_status whole = INFERSCALE_OK;
+
+    IS_TRY(vllm_line_take(e->http, &l));
+    for (uint32_t i = 0; i < e->n_up && whole == INFERSCALE_OK; i++)
+        if (e->up[i].state == VLLM_NEW)
+            whole = vllm_describe_begin(e, i, l, vllm_limit.small_ms, &calls[i]);
+    if (whole == INFERSCALE_OK) whole = wait_for_words(l, calls, e->n_up, flags);
+    for (uint32_t i = 0; i < e->n_up && whole == INFERSCALE_OK; i++) {
+        is_status own;
+
+        if (!calls[i]) continue;
+        own = vllm_call_end(calls[i]) == VLLM_PENDING ? silent(&e->up[i])
+                                                      : vllm_describe_end(e, i, calls[i]);
+        if (own != INFERSCALE_OK) *st = own;
+        *n_loading += own == INFERSCALE_E_ENGINE || own == INFERSCALE_E_BUSY;
+    }
+    vllm_line_give(l);
+    return whole;
+}
+
 /* At least one server must say what it is. Those that are not up yet are waited for; one that answers otherwise than a vLLM server
  * with our connector does is not. */
 static is_status describe_all(vllm *e, uint32_t open_ms, const volatile int *cancel)
@@ -201,15 +255,8 @@ static is_status describe_all(vllm *e, uint32_t open_ms, const volatile int *can
     for (;;) {
         uint32_t n_ready = 0, n_loading = 0;
 
-        for (uint32_t i = 0; i < e->n_up; i++) {
-            if (e->up[i].state == VLLM_NEW) {
-                is_status own = vllm_describe(e, i, (vllm_flags){ cancel, NULL }, vllm_limit.small_ms);
-
-                if (own != INFERSCALE_OK) st = own;
-                n_loading += own == INFERSCALE_E_ENGINE || own == INFERSCALE_E_BUSY;
-            }
-            n_ready += e->up[i].state == VLLM_READY;
-        }
+        IS_TRY(describe_round(e, (vllm_flags){ cancel, NULL }, &st, &n_loading));
+        for (uint32_t i = 0; i < e->n_up; i++) n_ready += e->up[i].state == VLLM_READY;
         if (n_ready) return INFERSCALE_OK;
         if (cancel && __atomic_load_n(cancel, __ATOMIC_ACQUIRE))
             return is_fail(INFERSCALE_E_CANCELLED, "called off while a vLLM server was waited for");
