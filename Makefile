@@ -75,7 +75,7 @@ FUZZ_SRC   := $(wildcard fuzz/fuzz_*.c)
 FUZZERS    := $(patsubst fuzz/%.c,$(OUT)/fuzz/%,$(FUZZ_SRC))
 
 .PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test test-turns install uninstall fuzz check-static \
-        test-build test-run test-tsan test-vllm soak
+        test-build test-run test-tsan test-vllm soak models
 .DEFAULT_GOAL := all
 all: lib plugins bin tools
 lib: $(LIB_SO) $(LIB_A)
@@ -203,6 +203,7 @@ help:
 	@echo 'make test              set up, build, run all tests (release, ASan+UBSan, fuzz corpora, checks of the source)'
 	@echo 'make                   build (after make setup): library, plug-ins, inferscale; in build/release'
 	@echo 'make setup             Debian packages, libllama and models; a second run takes a second'
+	@echo 'make models            larger models for the evaluation (1.9 GB to fetch); ARGS="NAME" for one'
 	@echo 'make install           to PREFIX=$(PREFIX), under DESTDIR= if given; make uninstall removes it'
 	@echo 'make fuzz              libFuzzer (clang) on each parser, FUZZ_SECONDS=60 each'
 	@echo 'make check-static      shellcheck, cppcheck and clang-tidy, those that are there'
@@ -214,6 +215,11 @@ help:
 
 setup:
 	@scripts/setup.sh
+
+# Models that only the evaluation uses.
+models: setup
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=release tools
+	@scripts/setup-models.sh $(ARGS)
 
 # deps.mk is read when make starts, so what needs it is made by a make of its own after set-up.
 demo: setup

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# setup-common.sh - sourced by setup.sh and setup-vllm.sh: what they say, how they run long commands, how they fail. The one that sources it
-# has set $me (its name in messages), $cache, $log (output of the running command) and $room (what to free when the disk is full).
+# setup-common.sh - sourced by setup.sh, setup-models.sh and setup-vllm.sh: what they say, how they
+# run long commands, how they fail. The one that sources it has set $me (its name in messages),
+# $cache, $log (output of the running command) and $room (what to free when the disk is full).
 child=
 work= # a folder of this run in the cache
 
@@ -64,6 +65,19 @@ run() { # WHAT COMMAND...
     if [ -t 2 ]; then printf '\r\033[K' >&2; fi
     if [ "$rc" -ne 0 ]; then explain "$what"; fi
     say "$what: done ($((SECONDS - start)) s)"
+}
+
+# Sets $python to one with pip.
+# shellcheck disable=SC2034 # read by who sources this
+find_python() {
+    local p
+    for p in ${INFERSCALE_PYTHON:-python3 /usr/bin/python3}; do
+        if "$p" -m pip --version >/dev/null 2>&1; then
+            python=$p
+            return
+        fi
+    done
+    die "python3 with pip is needed" "apt-get install python3-pip"
 }
 
 hash_of() { sha256sum | cut -c1-16; }

@@ -46,17 +46,6 @@ debian_packages() {
     run "Debian packages" $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-find_python() {
-    local p
-    for p in ${INFERSCALE_PYTHON:-python3 /usr/bin/python3}; do
-        if "$p" -m pip --version >/dev/null 2>&1; then
-            python=$p
-            return
-        fi
-    done
-    die "python3 with pip is needed" "apt-get install python3-pip"
-}
-
 cmake_args() {
     printf '%s ' -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF \
         -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF

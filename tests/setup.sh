@@ -120,6 +120,16 @@ check "a file that is not the pinned one" pip_says "not the pinned file" \
 check "a disk that fills up" pip_says "disk is full" "fatal error: error writing to /x: No space left on device"
 check "a build that breaks shows its last lines" pip_says "internal compiler error" "g++: internal compiler error"
 check "a disk with too little room" disk_full_before
+models_fail() { # WORDS TEXT NAME: the same for the evaluation's models
+    local rc=0
+    fails "$1" env PATH="$fake:$PATH" FAKE_SAYS="$2" INFERSCALE_CACHE="$tap_scratch/cache" \
+        scripts/setup-models.sh "$3" || rc=1
+    [ "$rc" -eq 0 ] && [ -z "$(ls -A "$tap_scratch/cache/models-tmp" 2>/dev/null)" ]
+}
+
+check "a model of the evaluation that is not the pinned one" models_fail "not the pinned file" \
+    "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE." gemma-3-270m
+check "a model that nobody has" models_fail "take one of: qwen2.5-coder-0.5b-instruct" "" gemma-3-271m
 check "python without pip" no_pip
 check "a cache that cannot be written" fails "cannot write" env INFERSCALE_CACHE=/dev/null/x scripts/setup.sh
 check "a cache with a space in its name" fails "space in its name" env INFERSCALE_CACHE="$tap_scratch/a b" scripts/setup.sh
