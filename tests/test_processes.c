@@ -145,7 +145,9 @@ static void encode_facts(inferscale *is, int arg, unsigned long long *rng)
     int extra = 0;
 
     while (go_on(&l->encodes, &extra)) {
-        if (inferscale_encode(is, live_scope((int)scratch_below(rng, LIVE_PARTITIONS)), NULL) != INFERSCALE_OK)
+        inferscale_status st = inferscale_encode(is, live_scope((int)scratch_below(rng, LIVE_PARTITIONS)), NULL);
+
+        if (st != INFERSCALE_OK && !live_is_to_try_again(st))
             live_complain(l, "encode: %s", inferscale_error());
         atomic_fetch_add(&l->encodes, 1);
     }
@@ -305,11 +307,13 @@ static void encode_until_killed(inferscale *is, int arg, unsigned long long *rng
     inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
 
     o.again = 1; /* there is always something to do */
-    for (;;)
-        if (inferscale_encode(is, live_scope(arg % LIVE_PARTITIONS), &o) != INFERSCALE_OK) {
-            live_complain(l, "encode: %s", inferscale_error());
-            return;
-        }
+    for (;;) {
+        inferscale_status st = inferscale_encode(is, live_scope(arg % LIVE_PARTITIONS), &o);
+
+        if (st == INFERSCALE_OK || live_is_to_try_again(st)) continue;
+        live_complain(l, "encode: %s", inferscale_error());
+        return;
+    }
 }
 
 /* Files under the vault: those of segments, and all others. */

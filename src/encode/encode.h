@@ -90,6 +90,8 @@ is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from
 
 /* Who forgets waits for this lease: no file of an old epoch is written after he returned, and none stays that was. E_STALE: p is old. */
 is_status is_keep_begin(const is_encoder *enc, const is_partition *p, is_lease **lease);
+/* Between files, with that lease: E_STALE when p has become old. So a call that forgets waits for one file, not for many. */
+is_status is_keep_goes_on(const is_encoder *enc, const is_partition *p);
 
 /* A segment on its way into the books. */
 typedef struct is_made {

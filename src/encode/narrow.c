@@ -73,6 +73,8 @@ static is_status write_all(const is_encoder *enc, const is_partition *p, is_reco
     for (size_t i = 0; i < n_rows && st == INFERSCALE_OK; i++) {
         const is_recode *same = rows[i].keep ? same_before(rows, i) : NULL;
 
+        if (i) st = is_keep_goes_on(enc, p);
+        if (st != INFERSCALE_OK) break;
         if (same) {
             memcpy(rows[i].to, same->to, IS_HASH_BYTES);
             rows[i].bytes = same->bytes;

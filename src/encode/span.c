@@ -175,13 +175,26 @@ static is_status withdraw(const is_encoder *enc, is_status st, const is_made *ma
     return is_fail(st, "%s", why);
 }
 
+static is_status check_epoch(const is_partition *p, const is_partition *now)
+{
+    if (now->epoch == p->epoch) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_STALE, "memory was changed or forgotten while this was computed from it; compute it again");
+}
+
 is_status is_keep_begin(const is_encoder *enc, const is_partition *p, is_lease **lease)
 {
     is_partition now = *p;
 
     IS_TRY(is_lease_take_writing(enc->bank, &now, lease));
-    if (now.epoch == p->epoch) return INFERSCALE_OK;
-    return is_fail(INFERSCALE_E_STALE, "memory was changed or forgotten while this was computed from it; compute it again");
+    return check_epoch(p, &now);
+}
+
+is_status is_keep_goes_on(const is_encoder *enc, const is_partition *p)
+{
+    is_partition now = *p;
+
+    IS_TRY(is_bank_partition_refresh(enc->bank, &now));
+    return check_epoch(p, &now);
 }
 
 is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *made, size_t n)
@@ -200,7 +213,8 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
         m->row.bytes = is_segment_bytes(m->segment);
         entries[n_stored] = (is_segment_entry){ .row = m->row, .deps = m->deps, .n_deps = m->n_deps };
         was_there[n_stored] = is_vault_has(enc->vault, m->row.name);
-        st = store(enc, p, m);
+        st = n_stored ? is_keep_goes_on(enc, p) : INFERSCALE_OK;
+        if (st == INFERSCALE_OK) st = store(enc, p, m);
     }
     if (st == INFERSCALE_OK) st = is_bank_put_segments(enc->bank, p, p->epoch, enc->profile->fingerprint, entries, n);
     if (st != INFERSCALE_OK) st = withdraw(enc, st, made, was_there, n_stored);

@@ -64,16 +64,31 @@ void live_complain(live *l, const char *fmt, ...)
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
 
+/* Was it done? E_BUSY is so, too, where it says that questions under way had not ended within the call's time, as on a machine that
+ * is busy with other things. */
+static bool is_done(inferscale_status st)
+{
+    return st == INFERSCALE_OK || (st == INFERSCALE_E_BUSY && strstr(inferscale_error(), "have not ended"));
+}
+
+bool live_is_to_try_again(inferscale_status st)
+{
+    return st == INFERSCALE_E_BUSY && strstr(inferscale_error(), "holds the bank");
+}
+
 bool live_add(live *l, inferscale *is, int n)
 {
     live_fact *x = &l->facts[n];
     char text[LIVE_TEXT];
     inferscale_fact f = { .text = text, .event_time = 1714521600 };
     inferscale_event e = { 0 };
+    inferscale_status st;
 
     live_text(l, n, 1, text);
     atomic_store(&x->busy, 1);
-    if (inferscale_remember(is, live_scope(live_partition(n)), &f, 1, &e) != INFERSCALE_OK)
+    do st = inferscale_remember(is, live_scope(live_partition(n)), &f, 1, &e);
+    while (live_is_to_try_again(st));
+    if (st != INFERSCALE_OK)
         live_complain(l, "remember %d: %s", n, inferscale_error());
     else if (e.event != INFERSCALE_EVENT_ADD)
         live_complain(l, "remember %d gave event %d", n, e.event);
@@ -97,14 +112,15 @@ bool live_change(live *l, inferscale *is, int n)
     if (version >= LIVE_VERSIONS) return true;
     live_text(l, n, version + 1, text);
     atomic_store(&x->busy, 1);
-    st = inferscale_update(is, live_scope(live_partition(n)), atomic_load(&x->id), &f);
-    if (st == INFERSCALE_OK) {
+    do st = inferscale_update(is, live_scope(live_partition(n)), atomic_load(&x->id), &f);
+    while (live_is_to_try_again(st));
+    if (is_done(st)) {
         atomic_store(&x->ended[version], is_now_ms());
         atomic_store(&x->version, version + 1);
         atomic_fetch_add(&l->changes, 1);
     } else live_complain(l, "update %d: %s", n, inferscale_error());
     atomic_store(&x->busy, 0);
-    return st == INFERSCALE_OK;
+    return is_done(st);
 }
 
 bool live_forget(live *l, inferscale *is, const int *n, size_t count)
@@ -117,10 +133,11 @@ bool live_forget(live *l, inferscale *is, const int *n, size_t count)
         atomic_store(&l->facts[n[i]].busy, 1);
         ids[i] = atomic_load(&l->facts[n[i]].id);
     }
-    st = inferscale_forget(is, live_scope(live_partition(n[0])), ids, count, &gone);
-    if (st != INFERSCALE_OK) live_complain(l, "forget %d: %s", n[0], inferscale_error());
+    do st = inferscale_forget(is, live_scope(live_partition(n[0])), ids, count, &gone);
+    while (live_is_to_try_again(st));
+    if (!is_done(st)) live_complain(l, "forget %d: %s", n[0], inferscale_error());
     else if (gone != count) live_complain(l, "forget %d: %zu of %zu were there", n[0], gone, count);
-    for (size_t i = 0; i < count && st == INFERSCALE_OK; i++) {
+    for (size_t i = 0; i < count && is_done(st); i++) {
         live_fact *x = &l->facts[n[i]];
 
         atomic_store(&x->ended[atomic_load(&x->version)], is_now_ms());
@@ -128,7 +145,7 @@ bool live_forget(live *l, inferscale *is, const int *n, size_t count)
         atomic_fetch_add(&l->forgets, 1);
     }
     for (size_t i = 0; i < count; i++) atomic_store(&l->facts[n[i]].busy, 0);
-    return st == INFERSCALE_OK;
+    return is_done(st);
 }
 
 int live_pick(live *l, unsigned long long *rng, int limit, int which, int of)

@@ -41,6 +41,8 @@ void live_text(const live *l, int n, int version, char out[LIVE_TEXT]);
 void live_complain(live *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Calls on the store whose outcome is entered in the model. One thread a fact. Failures are complained about; true = it went well. */
+/* E_BUSY where nothing was done: writers of other processes were faster all the time. */
+bool live_is_to_try_again(inferscale_status st);
 bool live_add(live *l, inferscale *is, int n);
 bool live_change(live *l, inferscale *is, int n);
 bool live_forget(live *l, inferscale *is, const int *n, size_t count);
