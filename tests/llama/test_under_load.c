@@ -39,7 +39,6 @@ static atomic_int stop, n_answered;
 
 /* ---- The load ---------------------------------------------------------------------------- */
 
-/* Streamed, so that bytes come all the while, however slow the machine. */
 static void *ask_all_the_time(void *arg)
 {
     const char *who = arg;
@@ -240,6 +239,7 @@ static void rows_are_those_of_an_idle_engine(void **state)
 static int start(void **state)
 {
     home = scratch_make();
+    serve_be_patient(PATIENCE_MS);
     kit = serve_start("engine", "llama", "ctx", "2048", "home", home, "encode_lag_s", "1",
                       "encode_share", "0.4", NULL);
     return 0;

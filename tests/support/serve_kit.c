@@ -22,7 +22,14 @@
 #include "support/live.h"
 #include "support/scratch.h"
 
-enum { PATIENCE_MS = 20000, REPLY_MAX = 64 << 20 };
+enum { REPLY_MAX = 64 << 20 };
+
+static int patience_ms = 20000;
+
+void serve_be_patient(int ms)
+{
+    patience_ms = ms;
+}
 
 /* ---- The server ---------------------------------------------------------------------------------------------------------- */
 
@@ -196,8 +203,9 @@ typedef struct input {
 static bool more(input *in)
 {
     struct pollfd p = { .fd = in->fd, .events = POLLIN };
-    if (poll(&p, 1, PATIENCE_MS) == 0)
-        fail_msg("no bytes for %d s; so far: %.*s", PATIENCE_MS / 1000, (int)in->n, in->p ? in->p : "");
+    if (poll(&p, 1, patience_ms) == 0)
+        fail_msg("no bytes for %d s; so far: %.*s", patience_ms / 1000, (int)in->n,
+                 in->p ? in->p : "");
     if (in->cap < in->n + (64 << 10) + 1) {
         in->cap = 2 * in->cap + (64 << 10) + 1;
         in->p = realloc(in->p, in->cap);

@@ -59,7 +59,11 @@ void serve_until_waiting(const serve_kit *k, const char *headers, int n);
 /* A header of the reply, in one of 4 rotating buffers of the thread; NULL = not there. */
 const char *serve_head(const serve_reply *r, const char *name);
 
-/* Piece by piece. Reads give up after 20 s. */
+/* Reads give up after so long without a byte, from now on; 20 s where nobody says. Before other
+ * threads read. */
+void serve_be_patient(int ms);
+
+/* Piece by piece. */
 int serve_connect(const serve_kit *k);
 void serve_send(int fd, const void *p, size_t n); /* a closed connection is no failure: the reply tells */
 void serve_sendf(int fd, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
