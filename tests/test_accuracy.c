@@ -1,8 +1,10 @@
 /* A run of `eval accuracy` over the mock engine, whose logits are exact: arms over equal tokens and
  * equal rows are equal; a run that was interrupted, torn or killed goes on to the same results;
  * planted differences are found. */
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -132,7 +135,7 @@ static size_t arm_of(const accuracy *a, const char *name)
 static bool same_mark(const accuracy_mark *a, const accuracy_mark *b)
 {
     return a->asked == b->asked && a->right == b->right && a->f1 == b->f1 && a->nll == b->nll &&
-           a->choice == b->choice;
+           a->choice == b->choice && a->judged == b->judged;
 }
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
@@ -381,7 +384,7 @@ static accuracy *planted(const accuracy_options *o, size_t n, unsigned text, uns
 
         a->questions[i].type = i % 6;
         for (size_t k = 0; k < 3; k++)
-            m[k] = (accuracy_mark){ .asked = true, .choice = -1, .nll = 1 };
+            m[k] = (accuracy_mark){ .asked = true, .choice = -1, .judged = -1, .nll = 1 };
         m[0].right = rng_below(&r, 100) < 10;
         m[1].right = i % 6 != 5 && rng_below(&r, 100) < text; /* nobody can count */
         m[2].right = m[1].right;
@@ -499,6 +502,147 @@ static void rows_by_hand(void **state)
     is_free(rows);
 }
 
+/* ---- A judge --------------------------------------------------------------------------------- */
+
+/* A server that answers so many requests, one after another, with these words in turn; NULL is an
+ * HTTP error. */
+typedef struct court {
+    const char *const *words;
+    size_t n, asked, proper;
+    int fd;
+    char url[64];
+    pthread_t thread;
+} court;
+
+static void read_request(int fd, char *request, size_t cap)
+{
+    size_t n = 0;
+
+    request[0] = 0;
+    while (n + 1 < cap) {
+        ssize_t got = read(fd, request + n, cap - 1 - n);
+        const char *end, *size;
+
+        if (got <= 0) return;
+        n += (size_t)got;
+        request[n] = 0;
+        end = strstr(request, "\r\n\r\n");
+        size = strcasestr(request, "Content-Length: ");
+        if (end && size && strlen(end + 4) >= (size_t)strtol(size + 16, NULL, 10)) return;
+    }
+}
+
+static void serve_one(court *c, int fd)
+{
+    const char *says = c->words[c->asked++];
+    char request[8192], reply[512], body[256];
+
+    read_request(fd, request, sizeof request);
+    c->proper += strstr(request, "Bearer secret") && strstr(request, "Right answer: ") &&
+                 strstr(request, "\"model\":\"solomon\"");
+    snprintf(body, sizeof body, "{\"choices\":[{\"message\":{\"content\":\"%s\"}}]}",
+             says ? says : "");
+    snprintf(reply, sizeof reply,
+             "HTTP/1.1 %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
+             says ? "200 OK" : "503 Busy", strlen(body), body);
+    assert_true(write(fd, reply, strlen(reply)) == (ssize_t)strlen(reply));
+    close(fd);
+}
+
+static void *sit(void *ctx)
+{
+    court *c = ctx;
+
+    while (c->asked < c->n) {
+        int fd = accept(c->fd, NULL, NULL);
+
+        if (fd < 0) break;
+        serve_one(c, fd);
+    }
+    return NULL;
+}
+
+static void open_court(court *c, const char *const *words, size_t n)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof at;
+
+    *c = (court){ .words = words, .n = n, .fd = socket(AF_INET, SOCK_STREAM, 0) };
+    assert_int_equal(bind(c->fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(c->fd, 8), 0);
+    assert_int_equal(getsockname(c->fd, (struct sockaddr *)&at, &size), 0);
+    snprintf(c->url, sizeof c->url, "http://127.0.0.1:%u", ntohs(at.sin_port));
+    assert_int_equal(pthread_create(&c->thread, NULL, sit, c), 0);
+}
+
+static void close_court(court *c)
+{
+    pthread_join(c->thread, NULL);
+    close(c->fd);
+}
+
+/* What it said of a question: the words in turn, one for each prompt that was not run before. */
+static const char *const *check_judged(const accuracy_question *q, const char *const *words)
+{
+    for (size_t i = 0; i < 4; i++) { /* none, gold, text and one injected arm */
+        const accuracy_mark *m = &q->marks[i];
+
+        if (i == 2 && m->nll == q->marks[1].nll) { /* the right facts alone were found */
+            assert_int_equal(m->judged, q->marks[1].judged);
+            continue;
+        }
+        assert_int_equal(m->judged, strcasecmp(*words, "yes") == 0  ? 1
+                                    : strcasecmp(*words, "no") == 0 ? 0
+                                                                    : -1);
+        words++;
+    }
+    return words;
+}
+
+/* It is kept, in the file too; an error ends the run, which goes on later. */
+static void a_judge_is_asked_of_every_answer(void **state)
+{
+    static const char *const words[] = { "Yes", "no", "I think so", "YES", "no", NULL };
+    static const char *const more[] = { "no", "yes", "perhaps", "no" };
+    accuracy_options o = small_run(2);
+    accuracy_row *rows = is_calloc(ACCURACY_ROWS, sizeof *rows);
+    accuracy *a = NULL;
+    size_t n = 0, said = 0;
+    lab *l = open_lab("mock");
+    court c;
+
+    o.n_policies = 1;
+    o.no_twins = true;
+    o.results = scratch_path(folder, "judged.jsonl");
+    open_court(&c, words, 6);
+    o.judge = (accuracy_judge){ c.url, "secret", "solomon" };
+    KIT_FAILS(INFERSCALE_E_IO, accuracy_run(l, &o, &a));
+    assert_non_null(strstr(is_error(), "503"));
+    assert_int_equal(a->n, 1);
+    check_judged(&a->questions[0], words);
+    accuracy_free(a);
+    lab_close(l);
+    close_court(&c);
+    assert_int_equal(c.proper, 6);
+    open_court(&c, more, 4);
+    o.judge.url = c.url;
+    a = run(&o);
+    shutdown(c.fd, SHUT_RDWR); /* one fewer was asked if two prompts were the same */
+    close_court(&c);
+    check_judged(&a->questions[0], words);
+    assert_true(check_judged(&a->questions[1], more) == more + c.asked);
+    for (size_t i = 0; i < 2; i++) said += a->questions[i].marks[3].judged >= 0;
+    accuracy_rows(a, &o, rows, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(rows[i].type, "all") != 0 || rows[i].arm->kind != ARM_INJECTED) continue;
+        assert_int_equal(rows[i].n_judged, said);
+    }
+    is_free(rows);
+    accuracy_free(a);
+    o.judge.model = "another";
+    refuse(&o, INFERSCALE_E_INVALID, "\"judge\" is \"solomon\" there");
+}
+
 /* ---- Failures -------------------------------------------------------------------------------- */
 
 static void failures(void **state)
@@ -538,6 +682,7 @@ int main(void)
         cmocka_unit_test(planted_differences),
         cmocka_unit_test(decisions_are_made_at_looks),
         cmocka_unit_test(rows_by_hand),
+        cmocka_unit_test(a_judge_is_asked_of_every_answer),
         cmocka_unit_test(failures),
     };
 

@@ -113,6 +113,9 @@ static void refuses_what_is_wrong(void **state)
     sh("$IS eval accuracy --method loud");
     expect_code(2);
     expect_in(last.err, "--method");
+    sh("$IS eval accuracy --judge http://127.0.0.1:1");
+    expect_code(2);
+    expect_in(last.err, "--judge-model");
     sh("$IS eval accuracy x");
     expect_code(2);
     sh("$IS eval accuracy --data nowhere.json");

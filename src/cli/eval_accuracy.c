@@ -3,6 +3,7 @@
 #include "cli/eval_accuracy.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -20,6 +21,8 @@ static const cli_option options[] = {
     { "--method", "METHOD", "retrieval: fused (default), lexical or dense" },
     { "--tokens", "N", "longest answer in tokens (default: 32)" },
     { "--no-twins", NULL, "leave out the text twins of the injected arms' orders" },
+    { "--judge", "URL", "an OpenAI endpoint that says whether answers are right, too" },
+    { "--judge-model", "NAME", "its model (its key: $INFERSCALE_JUDGE_KEY)" },
     { "--print", "N", "print the first N questions and their facts instead" },
     CLI_ENGINE_ROWS,
     { "--embedder", "WHAT", CLI_EMBEDDER_HELP },
@@ -85,6 +88,11 @@ static int take_options(const cli_args *a, accuracy_options *o)
     o->no_twins = cli_flag(a, "--no-twins");
     o->results = cli_str(a, "--results", NULL);
     o->rule = cli_flag(a, "--all") || o->quiz->data ? &paired_fixed : &paired_sequential;
+    o->judge.url = cli_str(a, "--judge", NULL);
+    o->judge.model = cli_str(a, "--judge-model", NULL);
+    o->judge.key = getenv("INFERSCALE_JUDGE_KEY");
+    if (!o->judge.url != !o->judge.model)
+        return cli_usage(a, "--judge and --judge-model go together; give both or none");
     return take_policies(a, o);
 }
 

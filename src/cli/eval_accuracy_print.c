@@ -51,20 +51,21 @@ static void print_against(const accuracy_row *row, const accuracy_against *a)
 
 static void print_row(const accuracy_row *row, bool first)
 {
-    char right[16], lo[16], hi[16], choice[16], range[40];
+    char right[16], lo[16], hi[16], choice[16], judged[16], range[40];
 
     percent(right, row->right);
     percent(lo, row->right_i.lo);
     percent(hi, row->right_i.hi);
     percent(choice, row->choice);
+    percent(judged, row->judged);
     snprintf(range, sizeof range, "[%s, %s]", lo, hi);
-    printf("%-11s %-24s %5zu %6s %-14s %6s %6.3f %7.3f", first ? row->type : "", row->arm->name,
-           row->n, right, range, choice, row->f1, row->nll);
+    printf("%-11s %-24s %5zu %6s %-14s %6s %6s %6.3f %7.3f", first ? row->type : "", row->arm->name,
+           row->n, right, range, choice, judged, row->f1, row->nll);
     if (row->has_text) print_against(row, &row->text);
     printf("\n");
     if (row->has_twin) {
-        printf("%-11s %-24s %5s %6s %-14s %6s %6s %7s", "", "  against its twin", "", "", "", "",
-               "", "");
+        printf("%-11s %-24s %5s %6s %-14s %6s %6s %6s %7s", "", "  against its twin", "", "", "",
+               "", "", "", "");
         print_against(row, &row->twin);
         printf("\n");
     }
@@ -72,15 +73,16 @@ static void print_row(const accuracy_row *row, bool first)
 
 static void print_reading(const accuracy_options *o)
 {
-    printf("\nright: percent of answers [95%%]; choice: percent whose likeliest choice is the "
-           "right one; NLL: of the\n"
-           "right answer, nats a token. Against text: difference in points [95%%], questions lost "
-           "and won, exact\n"
-           "McNemar, and the verdict at a margin of %.0f %s. A type counts where text is right in "
-           "%.0f points more\n"
-           "than no memory.\n",
-           100 * o->quiz->margin, o->quiz->margin > 0.011 ? "points" : "point",
-           100 * accuracy_testable);
+    printf(
+        "\nright: percent of answers [95%%]; choice: percent whose likeliest choice is the right "
+        "one;\n"
+        "judge: percent that it calls right; NLL: of the right answer, nats a token. Against "
+        "text:\n"
+        "difference in points [95%%], questions lost and won, exact McNemar, and the verdict at a\n"
+        "margin of %.0f %s. A type counts where text is right in %.0f points more than no "
+        "memory.\n",
+        100 * o->quiz->margin, o->quiz->margin > 0.011 ? "points" : "point",
+        100 * accuracy_testable);
 }
 
 void accuracy_print_table(const inferscale_model_info *info, const accuracy_options *o,
@@ -94,8 +96,9 @@ void accuracy_print_table(const inferscale_model_info *info, const accuracy_opti
     printf("%s %s: %zu questions (%s, seed %llu)%s, %u facts each\n\n",
            cli_model_shown(info, shown), info->weights, a->n, o->quiz->name,
            (unsigned long long)o->quiz->seed, a->complete ? "" : ", stopped early", o->k);
-    printf("%-11s %-24s %5s %6s %-14s %6s %6s %7s  %6s %-16s %9s %7s  %s\n", "type", "arm", "n",
-           "right", "[95%]", "choice", "F1", "NLL", "- text", "[95%]", "lost/won", "p", "verdict");
+    printf("%-11s %-24s %5s %6s %-14s %6s %6s %6s %7s  %6s %-16s %9s %7s  %s\n", "type", "arm", "n",
+           "right", "[95%]", "choice", "judge", "F1", "NLL", "- text", "[95%]", "lost/won", "p",
+           "verdict");
     for (size_t i = 0; i < n; i++)
         print_row(&rows[i], i == 0 || strcmp(rows[i].type, rows[i - 1].type) != 0);
     print_reading(o);
@@ -134,6 +137,8 @@ static json_t *row_json(const accuracy_row *row)
     json_object_set_new(j, "right_interval", interval(row->right_i));
     json_object_set_new(j, "choice", number(row->choice));
     json_object_set_new(j, "f1", number(row->f1));
+    json_object_set_new(j, "judged", number(row->judged));
+    json_object_set_new(j, "n_judged", json_integer((json_int_t)row->n_judged));
     json_object_set_new(j, "gold_nll", number(row->nll));
     json_object_set_new(j, "recall", number(row->recall));
     json_object_set_new(j, "against_text",

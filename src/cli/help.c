@@ -14,6 +14,7 @@ const cli_env cli_environment[] = {
     { "INFERSCALE_EMBEDDER_KEY", "API key of an HTTP embedder" },
     { "INFERSCALE_UPSTREAM", "the servers of engine vllm, http(s)://HOST:PORT[,...]" },
     { "INFERSCALE_UPSTREAM_KEY", "API key of these servers" },
+    { "INFERSCALE_JUDGE_KEY", "API key of the judge of `eval accuracy`" },
     { "INFERSCALE_SIMD", "scalar, avx2 or avx512: use no more than this" },
     { "NO_COLOR", "if set: no colours" },
     { NULL, NULL },

@@ -129,7 +129,7 @@ static is_status run_arms(accuracy_work *w, const accuracy_key *key, const int64
         const accuracy_arm *arm = &w->a->arms[i];
         const bool is_gold = arm->kind == ARM_GOLD;
 
-        out->marks[i] = (accuracy_mark){ .choice = -1, .nll = NAN, .f1 = NAN };
+        out->marks[i] = (accuracy_mark){ .choice = -1, .judged = -1, .nll = NAN, .f1 = NAN };
         if (is_gold && n_gold == 0) continue;
         IS_TRY(run_arm(w, arm, key, is_gold ? gold : found,
                        arm->kind == ARM_NONE ? 0
@@ -261,6 +261,7 @@ static is_status configuration(accuracy_work *w, json_t **out)
     json_object_set_new(o, "method", json_string(methods[w->o->method]));
     json_object_set_new(o, "answer_tokens", json_integer(w->o->n_tokens));
     json_object_set_new(o, "policies", policies);
+    if (w->o->judge.url) json_object_set_new(o, "judge", json_string(w->o->judge.model));
     json_object_set_new(o, "twins", json_boolean(!w->o->no_twins));
     json_object_set_new(o, "model", json_string(info->name));
     json_object_set_new(o, "weights", json_string(info->weights));

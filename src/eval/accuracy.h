@@ -28,6 +28,11 @@ enum {
 
 typedef enum accuracy_kind { ARM_NONE, ARM_GOLD, ARM_TEXT, ARM_INJECTED, ARM_TWIN } accuracy_kind;
 
+/* Who is asked whether an answer is right; url NULL = nobody. All borrowed. */
+typedef struct accuracy_judge {
+    const char *url, *key, *model; /* an OpenAI endpoint; key NULL = none */
+} accuracy_judge;
+
 typedef struct accuracy_options {
     const quiz *quiz;
     fidelity_variant policies[ACCURACY_POLICIES]; /* [n_policies] 1 or more */
@@ -40,6 +45,7 @@ typedef struct accuracy_options {
     bool no_twins;           /* leave out the text twins */
     const paired_rule *rule; /* when to stop; NULL = when all are asked */
     /* a file of results that is continued, or begun; NULL = none */
+    accuracy_judge judge;
     const char *results;
     const volatile int *cancel;         /* may be NULL */
     inferscale_progress_fn on_progress; /* may be NULL */
@@ -61,6 +67,7 @@ typedef struct accuracy_mark {
     double f1, nll; /* nll: of the right answer, nats a token */
     /* 1: the right choice was the likeliest, 0: another; -1: there are none */
     int choice;
+    int judged; /* by the judge: 1 right, 0 wrong, -1 not asked, or neither was said */
 } accuracy_mark;
 
 typedef struct accuracy_question {
@@ -103,9 +110,10 @@ typedef struct accuracy_row {
     const char *type; /* "all": every type; "testable": those that count */
     bool testable;    /* text beats no memory by ACCURACY_TESTABLE or more */
     const accuracy_arm *arm;
-    size_t n;                              /* questions */
-    double right, f1, nll, choice, recall; /* means; NaN where there is nothing */
-    stats_interval right_i;                /* 95%, Wilson's */
+    size_t n;                                      /* questions */
+    double right, f1, nll, choice, judged, recall; /* means; NaN where there is nothing */
+    stats_interval right_i;                        /* 95%, Wilson's */
+    size_t n_judged; /* of the n questions, those that the judge decided */
     bool has_text, has_twin;
     accuracy_against text, twin; /* injected: against text, against its own twin */
 } accuracy_row;

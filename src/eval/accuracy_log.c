@@ -16,7 +16,7 @@
 #include "base/mem.h"
 
 static const char mark[] = "{\"results\":\"inferscale eval accuracy\",";
-enum { VERSION = 1, MARKS = 4, FILE_MOST = 256 << 20, DIGEST_SHOWN = 16 };
+enum { VERSION = 2, MARKS = 5, FILE_MOST = 256 << 20, DIGEST_SHOWN = 16 };
 
 struct accuracy_log {
     char *path;
@@ -91,6 +91,8 @@ is_status accuracy_log_add(accuracy_log *log, const quiz *q, const accuracy *a,
         add_number(&b, m->nll);
         is_buf_str(&b, ",");
         add_number(&b, m->choice < 0 ? NAN : m->choice);
+        is_buf_str(&b, ",");
+        add_number(&b, m->judged < 0 ? NAN : m->judged);
         is_buf_str(&b, "]");
     }
     is_buf_str(&b, "]}\n");
@@ -120,7 +122,7 @@ static is_status begin(accuracy_log *log, json_t *configuration, const accuracy 
         is_buf_fmt(&b,
                    "\"version\":%d,\"digest\":\"%s\","
                    "\"configuration\":%s,\"arms\":%s,"
-                   "\"marks\":[\"right\",\"f1\",\"gold_nll\",\"choice\"]}\n",
+                   "\"marks\":[\"right\",\"f1\",\"gold_nll\",\"choice\",\"judged\"]}\n",
                    VERSION, hex, text, list);
         st = append(log, &b);
     }
@@ -195,9 +197,9 @@ static double number(json_t *j) { return json_is_number(j) ? json_number_value(j
 
 static bool read_mark(json_t *j, accuracy_mark *m)
 {
-    json_t *choice = json_array_get(j, 3);
+    json_t *choice = json_array_get(j, 3), *judged = json_array_get(j, 4);
 
-    *m = (accuracy_mark){ .choice = -1 };
+    *m = (accuracy_mark){ .choice = -1, .judged = -1 };
     if (json_is_null(j)) return true;
     if (json_array_size(j) != MARKS || !json_is_integer(json_array_get(j, 0))) return false;
     m->asked = true;
@@ -205,6 +207,7 @@ static bool read_mark(json_t *j, accuracy_mark *m)
     m->f1 = number(json_array_get(j, 1));
     m->nll = number(json_array_get(j, 2));
     if (json_is_number(choice)) m->choice = json_number_value(choice) != 0;
+    if (json_is_number(judged)) m->judged = json_number_value(judged) != 0;
     return true;
 }
 

@@ -148,6 +148,7 @@ is_status accuracy_measure(accuracy_work *w, const is_plan *plan, const accuracy
     is_buf text = IS_BUF_INIT;
     is_run *run = NULL;
     grade g = { 0 };
+    int judged = -1;
     is_status st = start(w, plan, w->o->n_tokens, &run);
 
     is_buf_str(&text, "");
@@ -158,7 +159,11 @@ is_status accuracy_measure(accuracy_work *w, const is_plan *plan, const accuracy
         st = is_fail(INFERSCALE_E_NOMEM, "out of memory for an answer");
     if (st == INFERSCALE_OK)
         st = grade_answer(w->grader, key->question, (const char *)text.data, &g);
+    if (st == INFERSCALE_OK)
+        st = accuracy_ask_judge(w, key->question, (const char *)text.data, &judged);
     is_buf_free(&text);
-    *out = (accuracy_mark){ .asked = st == INFERSCALE_OK, .right = g.right, .f1 = g.f1 };
+    *out = (accuracy_mark){
+        .asked = st == INFERSCALE_OK, .right = g.right, .f1 = g.f1, .judged = judged
+    };
     return st == INFERSCALE_OK ? likelihoods(w, plan, key, sums, out) : st;
 }

@@ -1,4 +1,4 @@
-/* accuracy_rows.c - from the marks of all questions to what is reported, and the rule's decisions. */
+/* accuracy_rows.c - from the marks of all questions to what is reported, and what the rule says. */
 #include "eval/accuracy.h"
 
 #include <math.h>
@@ -132,7 +132,7 @@ static double value(const mean *m) { return m->n ? m->sum / (double)m->n : NAN; 
 
 static void describe(const accuracy *a, const choice *c, size_t arm, accuracy_row *row)
 {
-    mean right = { 0 }, f1 = { 0 }, nll = { 0 }, chosen = { 0 }, recall = { 0 };
+    mean right = { 0 }, f1 = { 0 }, nll = { 0 }, chosen = { 0 }, recall = { 0 }, judged = { 0 };
 
     for (size_t i = 0; i < a->n; i++) {
         const accuracy_question *q = &a->questions[i];
@@ -143,6 +143,7 @@ static void describe(const accuracy *a, const choice *c, size_t arm, accuracy_ro
         add(&f1, m->f1);
         add(&nll, m->nll);
         if (m->choice >= 0) add(&chosen, m->choice);
+        if (m->judged >= 0) add(&judged, m->judged);
         add(&recall, q->recall);
     }
     row->n = right.n;
@@ -151,6 +152,8 @@ static void describe(const accuracy *a, const choice *c, size_t arm, accuracy_ro
     row->f1 = value(&f1);
     row->nll = value(&nll);
     row->choice = value(&chosen);
+    row->judged = value(&judged);
+    row->n_judged = judged.n;
     row->recall = value(&recall);
 }
 

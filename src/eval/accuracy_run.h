@@ -61,4 +61,10 @@ void accuracy_key_free(accuracy_key *key);
 is_status accuracy_measure(accuracy_work *w, const is_plan *plan, const accuracy_key *key,
                            accuracy_mark *out);
 
+/* ---- accuracy_judge.c ------------------------------------------------------------------------ */
+
+/* 1 right, 0 wrong, -1 no judge, or it said neither. E_IO: it does not answer, or not with 200. */
+is_status accuracy_ask_judge(accuracy_work *w, const quiz_question *q, const char *answer,
+                             int *out);
+
 #endif
