@@ -55,7 +55,7 @@ static void score_by_hand(void **state)
      * z = 0.01 n / sqrt(n (0.02 - 0.0101)). */
     NEAR(paired_z(&none, -0.01), 5 / sqrt(500 * 0.0099), 1e-9);
     NEAR(paired_z(&none, 0), 0, 1e-12);
-    /* n = 10, lost 1, delta = -0.2: 20 q^2 - 5.2 q + 0.24 = 0, so q = (5.2 + sqrt(7.84)) / 40 = 0.2,
+    /* n = 10, lost 1, delta = -0.2: 20 q^2 - 5.2 q + 0.24 = 0, q = (5.2 + sqrt(7.84)) / 40 = 0.2,
      * where nothing is won; variance 10 (0.4 - 0.24) = 1.6; above = -1 + 2 = 1. */
     NEAR(paired_z(&small, -0.2), 1 / sqrt(1.6), 1e-9);
     for (double d = -0.9; d < 0.95; d += 0.1) { /* falls, and turns with the arms */
