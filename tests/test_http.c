@@ -56,6 +56,34 @@ static void expect(int status, const char *method, const char *target, const cha
     serve_reply_free(&r);
 }
 
+/* What the answer to an unknown path names; NULL: nothing. */
+static void expect_meant(const char *method, const char *path, const char *meant)
+{
+    serve_reply r = serve_call(kit, method, path, NULL, "{}");
+    char want[100];
+    snprintf(want, sizeof want, "did you mean %s?", meant ? meant : "");
+    assert_int_equal(r.status, 404);
+    if (meant ? !strstr(r.body, want) : !!strstr(r.body, "did you mean"))
+        fail_msg("%s: %s", path, r.body);
+    assert_non_null(strstr(r.body, "/openapi.json lists the paths"));
+    serve_reply_free(&r);
+}
+
+static void an_unknown_path_near_a_known_one_names_it(void **state)
+{
+    (void)state;
+    expect_meant("POST", "/chat/completions", "/v1/chat/completions");
+    expect_meant("POST", "/api/v1/chat/completions", "/v1/chat/completions");
+    expect_meant("POST", "/v2/embeddings", "/v1/embeddings");
+    expect_meant("GET", "/models/x", "/v1/models/x");
+    expect_meant("GET", "/v1/health", "/health");
+    expect_meant("POST", "/v1/search", "/search");
+    expect_meant("POST", "/v1/chat/completion", "/v1/chat/completions");
+    expect_meant("GET", "/helth", "/health");
+    expect_meant("GET", "/nowhere", NULL);
+    expect_meant("POST", "/api/generate", NULL);
+}
+
 static void a_request_reaches_its_route(void **state)
 {
     serve_reply r = serve_call(kit, "GET", "/echo/caf%C3%A9%2Fa?q=a+b%26c&q=second", "X-Thing: here\r\n", NULL);
@@ -562,6 +590,7 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_unknown_path_near_a_known_one_names_it),
         cmocka_unit_test(a_request_reaches_its_route),
         cmocka_unit_test(a_malformed_target_is_refused),
         cmocka_unit_test(methods_that_a_path_does_not_take_are_named),

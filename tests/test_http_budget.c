@@ -317,6 +317,52 @@ static void replies_that_nobody_reads_keep_no_other_key_out(void **state)
     stop();
 }
 
+/* A metric by its whole name, 0 where it is not there. */
+static double metric(const char *name)
+{
+    static const char admin[] = "Authorization: Bearer isk_cccccccccccccccc\r\n";
+    serve_reply r = serve_call(kit, "GET", "/metrics", admin, NULL);
+    const char *at = r.status == 200 ? strstr(r.body, name) : NULL;
+    double x = 0;
+    while (at && at != r.body && at[-1] != '\n') at = strstr(at + 1, name);
+    if (at) sscanf(at + strlen(name), " %lf", &x);
+    serve_reply_free(&r);
+    return x;
+}
+
+/* 64 MiB of replies beyond 64 KiB each are kept for clients that do not read them. Those of the
+ * key that has most go; what another key has, and whoever reads, is not touched. */
+static void replies_that_nobody_reads_take_no_more_than_their_budget(void **state)
+{
+    enum { MANY = 8, MOST = (64 << 20) / (BIG - (64 << 10)) };
+    static const char unread[] = "inferscale_http_refused_total{why=\"unread\"}";
+    static const char bytes[] = "inferscale_http_reply_bytes";
+    const double kept = (double)MOST * (BIG - (64 << 10));
+    int a[MANY], b, went = 0;
+    (void)state;
+    fresh();
+    kit = serve_start("keys", keys_file(), "idle_s", "600", NULL);
+    b = ask(BEN, "/big");
+    until(&began, 1);
+    for (int i = 0; i < MANY; i++) a[i] = ask(ANNA, "/big");
+    until(&began, MANY + 1);
+    for (int i = 0; i < 400 && metric(unread) < MANY + 1 - MOST; i++) usleep(50000);
+    assert_true(metric(unread) == MANY + 1 - MOST);
+    for (int i = 0; i < 400 && metric(bytes) != kept; i++) usleep(50000);
+    assert_true(metric(bytes) == kept);
+    expect(b, 200);
+    for (int i = 0; i < MANY; i++) {
+        serve_reply r = serve_read(a[i], "GET");
+        went += !r.whole;
+        serve_reply_free(&r);
+        close(a[i]);
+    }
+    assert_int_equal(went, MANY + 1 - MOST);
+    for (int i = 0; i < 400 && metric(bytes) > 0; i++) usleep(50000);
+    assert_true(metric(bytes) == 0);
+    stop();
+}
+
 /* ---- Workers ------------------------------------------------------------------------------------------------------------- */
 
 /* A test's client gives up after 20 s; a stream that nobody reads may last for 30 s where nobody else waits. */
@@ -368,6 +414,7 @@ int main(void)
         cmocka_unit_test_teardown(connections_of_one_address_within_bodies_keep_no_other_address_out, clean),
         cmocka_unit_test_teardown(connections_of_one_key_that_wait_keep_no_other_key_out, clean),
         cmocka_unit_test_teardown(replies_that_nobody_reads_keep_no_other_key_out, clean),
+        cmocka_unit_test_teardown(replies_that_nobody_reads_take_no_more_than_their_budget, clean),
         cmocka_unit_test_teardown(streams_that_nobody_reads_keep_no_other_key_out, clean),
         cmocka_unit_test_teardown(a_queue_filled_from_one_address_has_places_for_others, clean),
     };

@@ -51,6 +51,8 @@ static void on_completed(void *cls, struct MHD_Connection *con, void **context, 
     *context = NULL;
     if (!r) return;
     pthread_mutex_lock(&h->lock);
+    h->reply_bytes -= r->reply_held;
+    r->reply_held = 0;
     if (r->conn) {
         r->conn->request = NULL;
         is_conn_state(r->conn, CONN_IDLE);
@@ -72,11 +74,24 @@ static void on_completed(void *cls, struct MHD_Connection *con, void **context, 
 
 /* ---- A request ----------------------------------------------------------------------------------------------------------- */
 
+/* The reply goes out, and counts as long as it does; streams are bounded by their own. Under
+ * http->lock. */
+static void goes_out(is_request *r)
+{
+    if (!r->conn) return;
+    is_conn_state(r->conn, CONN_SEND);
+    if (!r->streaming && !r->reply_held && r->bytes_out > HTTP_SMALL) {
+        r->reply_held = r->bytes_out - HTTP_SMALL;
+        r->http->reply_bytes += r->reply_held;
+    }
+    is_replies_relieve(r->http);
+}
+
 static enum MHD_Result send_reply(is_request *r)
 {
     enum MHD_Result ok = MHD_NO;
     pthread_mutex_lock(&r->http->lock);
-    if (r->conn) is_conn_state(r->conn, CONN_SEND);
+    goes_out(r);
     pthread_mutex_unlock(&r->http->lock);
     pthread_mutex_lock(&r->lock);
     struct MHD_Response *m = r->response;
@@ -333,6 +348,7 @@ static is_status prepare(struct is_http *h)
     const is_config *c = h->s->config;
     h->n_slots = c->max_connections + HTTP_SPARE;
     h->body_max = (uint64_t)64 << 20 > 4 * c->max_body ? (uint64_t)64 << 20 : 4 * c->max_body;
+    h->reply_max = h->body_max;
     h->tune.ping_ms = tune_next.ping_ms ? tune_next.ping_ms : 10000;
     h->tune.slow_ms = tune_next.slow_ms ? tune_next.slow_ms : 30000;
     h->tune.watch_ms = tune_next.watch_ms ? tune_next.watch_ms : 100;

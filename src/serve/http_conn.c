@@ -1,12 +1,14 @@
-/* http_conn.c - who holds what: the table of connections and the budget of bodies, and who makes room when one of them is full.
- *
- * Whoever showed a key holds what he has under that key, others under their address (behind a proxy all have one address, and yet are
- * many). Beyond max_connections each newcomer costs one connection: first one on which nobody waits for anything, of the holder with the
- * most connections that which has been silent longest; where there is none, one of a holder who has more than the newcomer: in the
- * middle of a body, or with a reply that nobody reads, or with a request that waits for a worker. What a worker has begun is never
- * touched. Where nobody has more than the newcomer, he hears 503 on the spare connections; those who were there before him do not,
- * whenever their request is read. Bodies are alike: beyond the budget one of the biggest holder's gives way, the one that stands still
- * longest, or the request is refused if it is his own. */
+/* http_conn.c - what each client holds: the table of connections, the budgets of bodies and of
+ * replies, and which client makes room when one of them is full.  Whoever showed a key holds
+ * what he has under that key, others under their address (behind a proxy all have one address,
+ * and yet are many). Beyond max_connections each newcomer costs one connection: first one on
+ * which nobody waits for anything, of the holder with the most connections that which has been
+ * silent longest; where there is none, one of a holder who has more than the newcomer: in the
+ * middle of a body, or with a reply that nobody reads, or with a request that waits for a
+ * worker. What a worker has begun is never touched. Where nobody has more than the newcomer, he
+ * hears 503 on the spare connections; those who were there before him do not, whenever their
+ * request is read. Bodies are alike: beyond the budget one of the biggest holder's gives way,
+ * the one that stands still longest, or the request is refused if it is his own. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -241,6 +243,52 @@ bool is_conns_relieve(struct is_http *h, const is_conn *c)
         if (h->peers[most].held <= h->peers[c->peer].held || !one_goes(h, most)) return false;
     }
     return true;
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+/* What each holder has of replies; the place of the one that has most. *n: how many replies
+ * count. */
+static uint32_t biggest_reader(struct is_http *h, uint32_t *n)
+{
+    uint32_t most = 0;
+    *n = 0;
+    for (uint32_t i = 0; i < h->n_slots; i++) h->peers[i].held = 0;
+    for (uint32_t i = 0; i < h->n_slots; i++) {
+        const is_conn *c = &h->conns[i];
+        if (c->fd < 0 || !c->request || !c->request->reply_held) continue;
+        ++*n;
+        h->peers[c->peer].held += c->request->reply_held;
+        if (h->peers[c->peer].held > h->peers[most].held) most = c->peer;
+    }
+    return most;
+}
+
+/* One reply of the biggest holder that its client has not read: the one that has been going out
+ * longest. */
+static bool one_reply_goes(struct is_http *h)
+{
+    const double now = is_now_ms();
+    is_conn *oldest = NULL;
+    uint32_t n;
+    const uint32_t most = biggest_reader(h, &n);
+    for (uint32_t i = 0; i < h->n_slots; i++) {
+        is_conn *c = &h->conns[i];
+        if (c->peer != most || !unread(c, now) || !c->request->reply_held) continue;
+        if (!oldest || c->since < oldest->since) oldest = c;
+    }
+    if (!oldest || n == 1) return false; /* however long it is, one reply has room */
+    h->reply_bytes -= oldest->request->reply_held;
+    oldest->request->reply_held = 0;
+    leaves(h, oldest);
+    shutdown(oldest->fd, SHUT_RDWR);
+    if (h->s->metrics) is_metric_add(h->s->metrics, IS_M_HTTP_REFUSED, "unread", NULL, 1);
+    return true;
+}
+
+void is_replies_relieve(struct is_http *h)
+{
+    while (h->reply_bytes > h->reply_max && one_reply_goes(h)) continue;
 }
 
 /* ---- Connections --------------------------------------------------------------------------------------------------------- */

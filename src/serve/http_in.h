@@ -1,12 +1,12 @@
-/* http_in.h - what the files of the HTTP face share; nobody else includes it.
- *
- * Threads: one of libmicrohttpd (sockets, parsing; never blocks), three pools of workers (http_pool.c) that run routes, one that watches
- * (http_watch.c: hang-ups, deadlines, pings). Locks, outer first: http->lock (the table of connections), then request->lock (reply
- * and stream), then a pool's or libmicrohttpd's own.
- *
- * Bounds: max_connections (+ SPARE that hear /health or 503); 32 KiB of head a connection; one body of max_body a request, body_max of them
- * in all (a body of at most HTTP_SMALL always has room); one job a connection, max_queue of them waiting for the engine; 64 KiB of
- * stream a request. No bound is used up by one client: the holder of most gives way (http_conn.c, http_pool.c, http_reply.c). */
+/* http_in.h - what the files of the HTTP face share; nobody else includes it.  Threads: one of
+ * libmicrohttpd (sockets, parsing; never blocks), three pools of workers (http_pool.c) that run
+ * routes, one that watches (http_watch.c: hang-ups, deadlines, pings). Locks, outer first:
+ * http->lock (the table of connections), then request->lock (reply and stream), then a pool's or
+ * libmicrohttpd's own.  Bounds: max_connections (+ SPARE that hear /health or 503); 32 KiB of
+ * head a connection; one body of max_body a request, body_max of them in all (a body of at most
+ * HTTP_SMALL always has room); reply_max of whole replies that are not read; one job a
+ * connection, max_queue of them waiting for the engine; 64 KiB of stream a request. No bound is
+ * used up by one client: the holder of most gives way (http_conn.c, http_pool.c, http_reply.c). */
 #ifndef IS_SERVE_HTTP_IN_H
 #define IS_SERVE_HTTP_IN_H
 
@@ -30,7 +30,7 @@ enum {
     HTTP_OUT_HEADERS = 16,
     HTTP_SHORT_WORKERS = 8,
     HTTP_STREAM = 64 << 10,    /* bytes a client may be behind */
-    HTTP_SMALL = 64 << 10,     /* bytes of a body that are counted against no budget: there is one body a connection */
+    HTTP_SMALL = 64 << 10,     /* bytes of a body or of a reply that no budget counts */
     HTTP_HURRY = 10,           /* a stream that nobody reads gets 1/10 of slow_ms where another client waits for its worker */
     HTTP_SWALLOW = 8 << 20,    /* bytes of a refused body that are read before the connection is cut, so that the client reads why */
     HTTP_VALUES = 1000000,     /* JSON values of a body */
@@ -60,7 +60,7 @@ typedef struct conn_peer {
     conn_address from;
     char key[sizeof((is_key *)NULL)->name]; /* "" = the address's */
     uint32_t n;                /* connections; 0 = the place is free */
-    uint64_t held;             /* bytes of bodies: as is_conns_relieve has counted last */
+    uint64_t held;             /* bytes of bodies or of replies: as was counted last */
 } conn_peer;
 
 typedef struct is_conn {
@@ -104,6 +104,7 @@ struct is_http {
     uint32_t n_cut;            /* of the open ones: had to make room */
     conn_peer *peers;          /* [n_slots], in no order */
     uint64_t body_bytes, body_max; /* beyond HTTP_SMALL each, of the bodies that come or wait for a worker */
+    uint64_t reply_bytes, reply_max; /* of whole replies beyond HTTP_SMALL that are going out */
     is_pool open, quick, engine;
     pthread_t watcher;
     struct pollfd *watch_fds;  /* [n_slots], as watch_at: the watcher's */
@@ -133,6 +134,7 @@ struct is_request {
     uint64_t body_said;        /* Content-Length */
     uint64_t swallowed;
     uint64_t held;             /* of body, counted in http->body_bytes; http->lock */
+    uint64_t reply_held;       /* of its reply, counted in http->reply_bytes; http->lock */
     bool gave_way;             /* its body had to make room; http->lock */
     const char *raw_target, *raw_end; /* in libmicrohttpd's buffer: the request line's, and where the head was read to; http_raw.c */
     bool raw_bad;              /* something stands between the parts of the head */
@@ -174,6 +176,9 @@ void is_conn_holder(const struct is_http *h, const is_conn *c, char out[40]); /*
 /* The same, on libmicrohttpd's thread. Bodies of whoever holds more than c's holder give way until the budget is kept; false = c's has most. */
 bool is_conns_relieve(struct is_http *h, const is_conn *c);
 void is_request_uncount(is_request *r);                              /* its body counts no more */
+/* Under http->lock. Beyond the budget of replies those that are not read go, the biggest
+ * holder's first. */
+void is_replies_relieve(struct is_http *h);
 void is_conns_look_again(struct is_http *h);                         /* the same; for those for whom nobody could go when they came */
 void is_conn_notify(void *cls, struct MHD_Connection *con, void **context, enum MHD_ConnectionNotificationCode what);
 

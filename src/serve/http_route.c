@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "base/mem.h"
+#include "base/nearest_name.h"
 #include "base/utf8.h"
 #include "serve/http_in.h"
 #include "serve/workers.h"
@@ -315,6 +316,54 @@ static void answer_options(is_request *r, const char *allow)
     is_reply_bytes(r, 204, NULL, NULL, 0);
 }
 
+/* ---- What was probably meant --------------------------------------------------------------- */
+
+/* Is there a route of this path, for any method? */
+static bool is_path(is_request *r, const char *path)
+{
+    const char *asked = r->path;
+    bool found = false, ok = true;
+    r->path = path;
+    for (size_t t = 0; r->http->tables[t] && !found; t++)
+        for (const is_route *x = r->http->tables[t]; x->method && !found; x++)
+            found = !(x->flags & IS_ROUTE_WORKER) && fits(r, x->path, &ok);
+    r->path = asked;
+    r->n_params = 0;
+    return found;
+}
+
+/* The same path with /v1 before it, or without what stands there. NULL = there is none such. */
+static const char *other_version(is_request *r)
+{
+    static const char *const versions[] = { "/v1", "/v2", "/v3", "/api/v1", "/api" };
+    char with[200];
+    if (strlen(r->path) >= sizeof with - 3) return NULL;
+    snprintf(with, sizeof with, "/v1%s", r->path);
+    if (is_path(r, with)) return is_request_keep(r, with, strlen(with));
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        const size_t n = strlen(versions[i]);
+        if (strncmp(r->path, versions[i], n) != 0 || r->path[n] != '/' || !r->path[n + 1]) continue;
+        snprintf(with, sizeof with, "/v1%s", r->path + n);
+        if (is_path(r, with)) return is_request_keep(r, with, strlen(with));
+        if (is_path(r, r->path + n)) return r->path + n;
+    }
+    return NULL;
+}
+
+/* A path that was probably meant. NULL = none is near. */
+static const char *meant(is_request *r)
+{
+    enum { MOST = 128 };
+    const char *names[MOST], *other = other_version(r);
+    size_t n = 0;
+    if (other) return other;
+    for (size_t t = 0; r->http->tables[t]; t++)
+        for (const is_route *x = r->http->tables[t]; x->method && n < MOST; x++)
+            if (!(x->flags & IS_ROUTE_WORKER) && !strchr(x->path, '{') && x->path[1])
+                names[n++] = x->path;
+    return is_nearest_name(r->path, names, n);
+}
+
 static bool route(is_request *r)
 {
     char allow[128] = "GET, HEAD, POST, PUT, DELETE, OPTIONS";
@@ -328,8 +377,11 @@ static bool route(is_request *r)
                        r->method, allow);
         return refuse(r, "method");
     }
+    const char *near = meant(r);
     is_reply_error(r, 404, "invalid_request_error", "not_found", NULL,
-                   "there is no %.20s %.200s here; /openapi.json lists the paths", r->method, r->path);
+                   "there is no %.20s %.200s here; %s%.200s%s/openapi.json lists the paths",
+                   r->method, r->path, near ? "did you mean " : "", near ? near : "",
+                   near ? "? " : "");
     return refuse(r, "path");
 }
 

@@ -100,9 +100,13 @@ static void look_at_all(struct is_http *h)
                 look(h, c->request, no_more, now);
         }
     is_conns_look_again(h);
+    is_replies_relieve(h);
     uint32_t open = h->n_open;
+    const uint64_t replies = h->reply_bytes;
     pthread_mutex_unlock(&h->lock);
-    if (h->s->metrics) is_metric_set(h->s->metrics, IS_M_HTTP_OPEN, NULL, NULL, open);
+    if (!h->s->metrics) return;
+    is_metric_set(h->s->metrics, IS_M_HTTP_OPEN, NULL, NULL, open);
+    is_metric_set(h->s->metrics, IS_M_HTTP_REPLIES, NULL, NULL, (double)replies);
 }
 
 static void *watch(void *ctx)

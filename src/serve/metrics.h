@@ -12,6 +12,8 @@
     X(HTTP_REQUESTS, COUNTER, "inferscale_http_requests_total", "route,code", "Requests answered")                            \
     X(HTTP_SECONDS, SECONDS, "inferscale_http_request_duration_seconds", "route", "Time from a request's first byte to its reply's last") \
     X(HTTP_OPEN, GAUGE, "inferscale_http_connections", "", "Open connections")                                                \
+    X(HTTP_REPLIES, GAUGE, "inferscale_http_reply_bytes", "", \
+      "Bytes of replies beyond 64 KiB each that are not read yet") \
     X(HTTP_REFUSED, COUNTER, "inferscale_http_refused_total", "why", "Requests refused before they ran")                      \
     X(RUNNING, GAUGE, "inferscale_requests_running", "", "Requests that the engine is working on")                            \
     X(WAITING, GAUGE, "inferscale_requests_waiting", "", "Requests that wait for the engine")                                 \
