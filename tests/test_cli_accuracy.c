@@ -70,11 +70,11 @@ static void measures(void **state)
 
 static void goes_on(void **state)
 {
-    sh(RUN "--k 2 --results r.jsonl --questions 2 --json");
+    sh(RUN "--k 2 --results r.jsonl --json");
     expect_code(0);
     assert_int_equal(number_at("n_before"), 0);
-    sh("wc -l < r.jsonl; cp r.jsonl before; printf '{\"index\":2,\"ty' >> r.jsonl; " RUN
-       "--k 2 --results r.jsonl --json");
+    sh("wc -l < r.jsonl; head -n 3 r.jsonl > before; cp before r.jsonl; printf '{\"index\":2,\"ty' "
+       ">> r.jsonl; " RUN "--k 2 --results r.jsonl --json");
     expect_code(0);
     assert_int_equal(number_at("n_before"), 2);
     assert_int_equal(number_at("n"), 4);
@@ -82,6 +82,9 @@ static void goes_on(void **state)
        "r.jsonl");
     expect_code(0);
     expect_in(last.out, "5\n");
+    sh(RUN "--k 2 --results r.jsonl --questions 3 --json"); /* another sample */
+    expect_code(1);
+    expect_error("E_INVALID", "\"questions_digest\"");
     sh(RUN "--k 3 --results r.jsonl --json");
     expect_code(1);
     expect_error("E_INVALID", "\"k\" is 2 there and 3 here");

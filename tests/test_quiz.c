@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -301,7 +302,8 @@ static void locomo_as_published(void **state)
     quiz q;
 
     KIT_OK(locomo_load("fuzz/corpus/locomo/small.json", &data));
-    KIT_OK(quiz_locomo(data, &q));
+    KIT_OK(quiz_locomo(data, 1, 100, &q));
+    assert_int_equal(q.n, 4);
     assert_int_equal(q.n_types, 4);
     KIT_OK(quiz_store_at(&q, 0, &s));
     assert_int_equal(s->n_facts, data->conversations[0].n_observations);
@@ -317,6 +319,48 @@ static void locomo_as_published(void **state)
     KIT_FAILS(INFERSCALE_E_NOTFOUND, quiz_store_at(&q, (uint32_t)data->n, &s));
     assert_null(s);
     locomo_free(data);
+}
+
+/* Each conversation gives its share, the same for the same seed, none twice. */
+static void locomo_in_proportion(void **state)
+{
+    enum { TALKS = 3 };
+    static const size_t has[TALKS] = { 10, 0, 30 }, want[TALKS] = { 5, 0, 15 };
+    locomo_qa qa[30];
+    locomo_conversation talks[TALKS];
+    locomo data = { talks, TALKS };
+    char names[30][16];
+    quiz q, other;
+    size_t different = 0;
+
+    for (size_t i = 0; i < 30; i++) {
+        snprintf(names[i], sizeof names[i], "Question %zu?", i);
+        qa[i] = (locomo_qa){ .question = names[i], .answer = "yes; no", .category = 1 + i % 4 };
+    }
+    for (size_t i = 0; i < TALKS; i++)
+        talks[i] = (locomo_conversation){ .id = "talk", .qa = qa, .n_qa = has[i] };
+    KIT_OK(quiz_locomo(&data, 1, 20, &q));
+    KIT_OK(quiz_locomo(&data, 2, 20, &other));
+    assert_memory_not_equal(q.digest, other.digest, sizeof q.digest);
+    for (uint32_t i = 0; i < TALKS; i++) {
+        quiz_store *s = NULL, *t = NULL;
+
+        KIT_OK(quiz_store_at(&q, i, &s));
+        KIT_OK(quiz_store_at(&other, i, &t));
+        assert_int_equal(s->n_questions, want[i]);
+        for (size_t k = 0; k < s->n_questions; k++) {
+            const quiz_question *ask = &s->questions[k];
+
+            different += strcmp(ask->text, t->questions[k].text) != 0;
+            assert_string_equal(ask->answers[0], ask->type == 2 ? "yes" : "yes; no");
+            for (size_t j = 0; j < k; j++) assert_string_not_equal(s->questions[j].text, ask->text);
+        }
+        quiz_store_free(s);
+        quiz_store_free(t);
+    }
+    assert_true(different > 0);
+    KIT_OK(quiz_locomo(&data, 1, 1000, &q));
+    assert_int_equal(q.n, 40);
 }
 
 /* ---- Grades ---------------------------------------------------------------------------------- */
@@ -388,6 +432,7 @@ int main(void)
         cmocka_unit_test(no_memory_leaves_nothing),
         cmocka_unit_test(a_quiz_is_named_by_its_words),
         cmocka_unit_test(locomo_as_published),
+        cmocka_unit_test(locomo_in_proportion),
         cmocka_unit_test(an_answer_names_the_right_choice_first),
         cmocka_unit_test(f1_is_locomos),
     };

@@ -15,7 +15,7 @@ static const cli_option options[] = {
     { "--k", "N", "facts retrieved a question (default: 10)" },
     { "--questions", "N", "at most so many questions (default: 8000)" },
     { "--all", NULL, "ask them all, also when the rule has decided" },
-    { "--seed", "N", "of the invented memories (default: 1; below 1000: development)" },
+    { "--seed", "N", "of the questions (default: 1; invented ones below 1000: development)" },
     { "--data", "FILE", "questions of a LoCoMo file as published instead" },
     { "--results", "FILE", "keep each question's result there, and go on from it" },
     { "--method", "METHOD", "retrieval: fused (default), lexical or dense" },
@@ -45,7 +45,8 @@ static const char details[] =
     "rule: after 500, 1,000, 2,000, 4,000 and 8,000 questions Tango's test says\n"
     "whether an injected arm is worse than text by more than one point, or is not;\n"
     "5% error on each side over all looks. When every injected arm is decided it ends.\n"
-    "With --data all is asked, and the margin is three points.\n"
+    "With --data the --questions are drawn with the seed from all conversations, all are\n"
+    "asked, and the margin is three points.\n"
     "\n"
     "--results keeps numbers only, no text, one line a question. The same command goes\n"
     "on where it stopped; Ctrl-C loses the question at hand.\n"
@@ -82,7 +83,6 @@ static int take_options(const cli_args *a, accuracy_options *o)
     static const char *const methods[] = { "fused", "lexical", "dense", NULL };
 
     o->k = (uint32_t)cli_int(a, "--k", 10, 1, 1000);
-    o->n_questions = (size_t)cli_int(a, "--questions", ACCURACY_QUESTIONS, 1, 1000000);
     o->n_tokens = (uint32_t)cli_int(a, "--tokens", 32, 1, 1024);
     o->method = cli_choice(a, "--method", methods, INFERSCALE_FUSED); /* in that order */
     o->no_twins = cli_flag(a, "--no-twins");
@@ -152,6 +152,7 @@ static int cmd_eval_accuracy(const cli_args *a)
 {
     const char *path = cli_str(a, "--data", NULL);
     const size_t print = (size_t)cli_int(a, "--print", 0, 1, 1000000);
+    const size_t most = (size_t)cli_int(a, "--questions", ACCURACY_QUESTIONS, 1, 1000000);
     const uint64_t seed = (uint64_t)cli_int(a, "--seed", 1, 0, INT64_MAX);
     accuracy_options o = { 0 };
     locomo *data = NULL;
@@ -162,8 +163,10 @@ static int cmd_eval_accuracy(const cli_args *a)
     if (cli_n(a) > 0)
         return cli_usage(a, "\"%.40s\" is not expected here; options begin with --", cli_at(a, 0));
     st = path ? locomo_load(path, &data) : INFERSCALE_OK;
-    if (st == INFERSCALE_OK) st = path ? quiz_locomo(data, &q) : quiz_synthetic(seed, &q);
+    if (st == INFERSCALE_OK)
+        st = path ? quiz_locomo(data, seed, print ? print : most, &q) : quiz_synthetic(seed, &q);
     o.quiz = &q;
+    o.n_questions = path && st == INFERSCALE_OK ? q.n : most;
     if (st != INFERSCALE_OK) code = cli_fail_as(a, st);
     else if (print) code = accuracy_print_questions(a, &q, print);
     else code = take_options(a, &o);

@@ -32,10 +32,16 @@ static const char *verdict_name(const accuracy_row *row, const accuracy_against 
 
 /* ---- A table --------------------------------------------------------------------------------- */
 
+static void plain(char out[16], double x)
+{
+    if (isnan(x)) snprintf(out, 16, "-");
+    else snprintf(out, 16, "%.3f", x);
+}
+
 static void percent(char out[16], double x)
 {
     if (isnan(x)) snprintf(out, 16, "-");
-    else snprintf(out, 16, "%.1f", 100 * x);
+    else snprintf(out, 16, "%.1f", x > 0 ? 100 * x : 0);
 }
 
 static void print_against(const accuracy_row *row, const accuracy_against *a)
@@ -51,16 +57,18 @@ static void print_against(const accuracy_row *row, const accuracy_against *a)
 
 static void print_row(const accuracy_row *row, bool first)
 {
-    char right[16], lo[16], hi[16], choice[16], judged[16], range[40];
+    char right[16], lo[16], hi[16], choice[16], judged[16], f1[16], nll[16], range[40];
 
     percent(right, row->right);
     percent(lo, row->right_i.lo);
     percent(hi, row->right_i.hi);
     percent(choice, row->choice);
     percent(judged, row->judged);
+    plain(f1, row->f1);
+    plain(nll, row->nll);
     snprintf(range, sizeof range, "[%s, %s]", lo, hi);
-    printf("%-11s %-24s %5zu %6s %-14s %6s %6s %6.3f %7.3f", first ? row->type : "", row->arm->name,
-           row->n, right, range, choice, judged, row->f1, row->nll);
+    printf("%-11s %-24s %5zu %6s %-14s %6s %6s %6s %7s", first ? row->type : "", row->arm->name,
+           row->n, right, range, choice, judged, f1, nll);
     if (row->has_text) print_against(row, &row->text);
     printf("\n");
     if (row->has_twin) {
@@ -100,7 +108,8 @@ void accuracy_print_table(const inferscale_model_info *info, const accuracy_opti
            "right", "[95%]", "choice", "judge", "F1", "NLL", "- text", "[95%]", "lost/won", "p",
            "verdict");
     for (size_t i = 0; i < n; i++)
-        print_row(&rows[i], i == 0 || strcmp(rows[i].type, rows[i - 1].type) != 0);
+        if (rows[i].n > 0)
+            print_row(&rows[i], i == 0 || strcmp(rows[i].type, rows[i - 1].type) != 0);
     print_reading(o);
     is_free(rows);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "eval/stats.h"
 #include "eval/synth_memory.h"
 
 enum { CATEGORIES = 4, LIST = 1, OPEN = 3 /* categories */ };
@@ -102,8 +103,58 @@ static is_status find_evidence(const locomo_conversation *c, const locomo_qa *qa
     return INFERSCALE_OK;
 }
 
-static is_status take_talk(const locomo_conversation *c, quiz_store *s)
+static size_t n_asked(const locomo_conversation *c)
 {
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->n_qa; i++) n += is_asked(&c->qa[i]);
+    return n;
+}
+
+/* How many of q->n are of conversation `index`: its share, rounded so that all shares add up. */
+static size_t share_of(const quiz *q, uint32_t index)
+{
+    size_t all = 0, before = 0, here;
+
+    for (uint32_t i = 0; i < q->data->n; i++) {
+        const size_t n = n_asked(&q->data->conversations[i]);
+
+        all += n;
+        if (i < index) before += n;
+    }
+    here = n_asked(&q->data->conversations[index]);
+    return all ? (before + here) * q->n / all - before * q->n / all : 0;
+}
+
+static is_status take_question(const locomo_conversation *c, const locomo_qa *qa, quiz_store *s)
+{
+    quiz_question *q = &s->questions[s->n_questions++];
+
+    q->type = (uint32_t)qa->category - 1;
+    q->text = is_strdup(qa->question);
+    q->is_list = qa->category == LIST;
+    q->answers[0] = is_strndup(qa->answer, answer_length(qa));
+    if (!q->text || !q->answers[0]) return no_memory();
+    return find_evidence(c, qa, q);
+}
+
+/* The first n of its questions in the seed's order. */
+static is_status take_questions(const locomo_conversation *c, rng r, size_t n, quiz_store *s)
+{
+    uint32_t *order = is_calloc(c->n_qa + 1, sizeof *order);
+    is_status st = order ? INFERSCALE_OK : no_memory();
+
+    if (order) rng_permutation(&r, order, c->n_qa);
+    for (size_t i = 0; i < c->n_qa && s->n_questions < n && st == INFERSCALE_OK; i++)
+        if (is_asked(&c->qa[order[i]])) st = take_question(c, &c->qa[order[i]], s);
+    is_free(order);
+    return st;
+}
+
+static is_status take_talk(const quiz *q, uint32_t index, quiz_store *s)
+{
+    const locomo_conversation *c = &q->data->conversations[index];
+
     s->talk = c;
     s->id = is_strdup(c->id);
     s->facts = is_calloc(c->n_observations + 1, sizeof *s->facts);
@@ -115,19 +166,7 @@ static is_status take_talk(const locomo_conversation *c, quiz_store *s)
         s->facts[i].text = is_strdup(c->observations[i].text);
         if (s->facts[i].text == NULL) return no_memory();
     }
-    for (size_t i = 0; i < c->n_qa; i++) {
-        quiz_question *q = &s->questions[s->n_questions];
-
-        if (!is_asked(&c->qa[i])) continue;
-        s->n_questions++;
-        q->type = (uint32_t)c->qa[i].category - 1;
-        q->text = is_strdup(c->qa[i].question);
-        q->is_list = c->qa[i].category == LIST;
-        q->answers[0] = is_strndup(c->qa[i].answer, answer_length(&c->qa[i]));
-        if (!q->text || !q->answers[0]) return no_memory();
-        IS_TRY(find_evidence(c, &c->qa[i], q));
-    }
-    return INFERSCALE_OK;
+    return take_questions(c, rng_stream(q->seed, 0x10c0, index), share_of(q, index), s);
 }
 
 static is_status talk_at(const quiz *q, uint32_t index, quiz_store **out)
@@ -138,7 +177,7 @@ static is_status talk_at(const quiz *q, uint32_t index, quiz_store **out)
     if (index >= data->n)
         return is_fail(INFERSCALE_E_NOTFOUND, "the file has %zu conversations", data->n);
     *out = is_calloc(1, sizeof **out);
-    st = *out ? take_talk(&data->conversations[index], *out) : no_memory();
+    st = *out ? take_talk(q, index, *out) : no_memory();
     if (st == INFERSCALE_OK) return st;
     quiz_store_free(*out);
     *out = NULL;
@@ -171,14 +210,19 @@ is_status quiz_synthetic(uint64_t seed, quiz *out)
     return digest(out, 1);
 }
 
-is_status quiz_locomo(const locomo *data, quiz *out)
+is_status quiz_locomo(const locomo *data, uint64_t seed, size_t n, quiz *out)
 {
     static const char *const names[CATEGORIES] = { "multi-hop", "temporal", "open-domain",
                                                    "single-hop" };
 
-    *out = (quiz){
-        .name = "locomo", .n_types = CATEGORIES, .data = data, .margin = 0.03, .make = talk_at
-    };
+    *out = (quiz){ .name = "locomo",
+                   .n_types = CATEGORIES,
+                   .data = data,
+                   .seed = seed,
+                   .margin = 0.03,
+                   .make = talk_at };
     for (size_t i = 0; i < CATEGORIES; i++) out->types[i] = names[i];
+    for (size_t i = 0; i < data->n; i++) out->n += n_asked(&data->conversations[i]);
+    if (n < out->n) out->n = n;
     return digest(out, (uint32_t)data->n);
 }

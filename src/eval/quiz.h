@@ -47,15 +47,16 @@ struct quiz {
     uint8_t digest[IS_HASH_BYTES]; /* of all that decides what is asked */
     uint64_t seed;
     const locomo *data;      /* NULL = invented; borrowed */
+    size_t n;                /* of its questions; 0 = endless */
     double margin;           /* "no worse" means: by no more than this share of the questions */
     is_status (*make)(const quiz *q, uint32_t index, quiz_store **out); /* as quiz_store_at */
 };
 
 /* Invented people; endless. Seeds below 1000 are for development. */
 is_status quiz_synthetic(uint64_t seed, quiz *out);
-/* A file of LoCoMo as published: questions of categories 1 to 4, in the file's order; the
- * observations are the facts. */
-is_status quiz_locomo(const locomo *data, quiz *out);
+/* A file of LoCoMo as published: n questions of categories 1 to 4 (fewer if it has fewer), drawn
+ * from its conversations in proportion to what they have; the observations are the facts. */
+is_status quiz_locomo(const locomo *data, uint64_t seed, size_t n, quiz *out);
 /* The quiz's store number `index`, from 0; E_NOTFOUND = there are no more. */
 is_status quiz_store_at(const quiz *q, uint32_t index, quiz_store **out);
 
