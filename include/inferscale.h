@@ -328,8 +328,8 @@ typedef struct inferscale_item {
     int64_t id;
     int kind;                 /* INFERSCALE_FACTS or INFERSCALE_TURNS */
     int version;              /* facts: 1, 2, ... */
-    double score;             /* of this search; 0 in listings */
-    double score_lexical, score_dense;
+    double score;             /* searches: 0.01 to 1, how sure it is that it has to do with the query; else 0 */
+    double score_lexical, score_dense, score_fused; /* its parts: BM25, cosine, what it was ranked by */
     int64_t event_time, write_time, valid_from, valid_to, expires, source_turn;
     const char *text;         /* owned by the list */
     const char *speaker;      /* turns; else "" */
@@ -364,8 +364,8 @@ typedef struct inferscale_recall_options {
     uint32_t k;            /* 1..1000; 0 = 10 */
     int kinds;             /* INFERSCALE_FACTS | INFERSCALE_TURNS; 0 = FACTS */
     int method;            /* INFERSCALE_FUSED, _LEXICAL, _DENSE */
-    int has_threshold;     /* 1 = drop items with score < threshold */
-    double threshold;
+    int has_threshold;     /* 1 = drop items with score < threshold, but for pinned ones */
+    double threshold;      /* 0 to 1 */
     int64_t from, to;      /* event time in [from, to]; 0 = open */
     int64_t as_of;         /* facts as they were valid at this time, older versions included; 0 = now */
     const char *metadata;  /* JSON object whose members must all be equal in the item's metadata; NULL = any */
@@ -373,8 +373,8 @@ typedef struct inferscale_recall_options {
 
 #define INFERSCALE_RECALL_OPTIONS_INIT { .struct_size = sizeof(inferscale_recall_options) }
 
-/* The k items of the scope that matter most for query, best first. *out is freed with inferscale_list_free. An unknown scope
- * gives an empty list. Errors: E_INVALID, E_MODEL / E_ENGINE (embedder), E_IO. */
+/* The k items of the scope that matter most for query, best first; scores fall in that order, but for pinned facts, which stand
+ * first. *out is freed with inferscale_list_free. An unknown scope gives an empty list. Errors: E_INVALID, E_MODEL / E_ENGINE (embedder), E_IO. */
 INFERSCALE_API inferscale_status inferscale_recall(inferscale *is, const inferscale_scope *scope, const char *query,
                                                    const inferscale_recall_options *options, inferscale_list **out);
 
@@ -509,7 +509,7 @@ typedef struct inferscale_token {
 typedef struct inferscale_used {
     int64_t id;
     int version;
-    double score;
+    double score;          /* as in inferscale_item; 0 = it was not searched for */
     uint32_t tokens;
     int source;            /* INFERSCALE_SOURCE_* */
     char policy[32];       /* STORED: the encoding policy that made the rows; else "" */
@@ -576,7 +576,7 @@ typedef struct inferscale_preview_part {
     int source;             /* INFERSCALE_SOURCE_*: who would provide its KV */
     int64_t id;             /* facts; else 0 */
     int version;
-    double score;
+    double score;           /* as in inferscale_used */
     uint32_t position, tokens;
     const char *text;       /* as the model would read it, control tokens written out */
 } inferscale_preview_part;

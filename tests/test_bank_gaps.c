@@ -244,7 +244,7 @@ static void set_version(const bank_kit *k, int version)
     sqlite3 *db = NULL;
     char text[400];
 
-    snprintf(text, sizeof text, "DROP TABLE IF EXISTS home; DROP INDEX segments_outdated; ALTER TABLE segments DROP COLUMN outdated; ALTER TABLE"
+    snprintf(text, sizeof text, "DROP TABLE IF EXISTS home; DROP TABLE calibrations; DROP INDEX segments_outdated; ALTER TABLE segments DROP COLUMN outdated; ALTER TABLE"
              " fact_versions DROP COLUMN dated; ALTER TABLE turns DROP COLUMN dated; PRAGMA user_version = %d", version);
     assert_int_equal(sqlite3_open(k->path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);

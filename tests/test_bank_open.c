@@ -191,7 +191,8 @@ static void test_older_version_is_migrated(void **state)
             "ALTER TABLE segments DROP COLUMN write_time; ALTER TABLE embeddings DROP COLUMN checksum;"
             "DROP INDEX segments_outdated; ALTER TABLE segments DROP COLUMN outdated;"
             "ALTER TABLE fact_versions DROP COLUMN dated; ALTER TABLE turns DROP COLUMN dated;"
-            "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; DROP TABLE home; PRAGMA user_version = 1");
+            "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; DROP TABLE home; DROP TABLE calibrations;"
+            "PRAGMA user_version = 1");
     FAILS(E_READONLY, is_bank_open(k->path, true, &k->bank));
     assert_non_null(strstr(is_error(), "older schema 1"));
     OK(is_bank_open(k->path, false, &k->bank));

@@ -333,12 +333,12 @@ static void wrong_tools(void **state)
 
 static void memory_asked(void **state)
 {
-    accepts(IS_OA_CHAT, "{" HI ",\"memory\":{\"user_id\":\"a\",\"agent_id\":\"b\",\"mode\":\"text\",\"k\":1000,\"threshold\":-1.5,\"repair\":0,\"layout\":\"front\",\"stage\":\"refine\","
+    accepts(IS_OA_CHAT, "{" HI ",\"memory\":{\"user_id\":\"a\",\"agent_id\":\"b\",\"mode\":\"text\",\"k\":1000,\"threshold\":0.25,\"repair\":0,\"layout\":\"front\",\"stage\":\"refine\","
                         "\"on_full\":\"drop\",\"filters\":{\"metadata\":{\"a\":{\"b\":1}},\"from\":\"2024-05-01\",\"to\":1714564800,\"as_of\":null}}}");
     assert_int_equal(parsed.o.ask.mode, INFERSCALE_MODE_TEXT);
     assert_int_equal(parsed.o.ask.k, 1000);
     assert_ptr_equal(parsed.o.ask.recall, &parsed.recall);
-    assert_true(parsed.recall.has_threshold && parsed.recall.threshold == -1.5);
+    assert_true(parsed.recall.has_threshold && parsed.recall.threshold == 0.25);
     assert_true(parsed.recall.from == 1714521600 && parsed.recall.to == 1714564800 && parsed.recall.as_of == 0);
     assert_string_equal(parsed.recall.metadata, "{\"a\":{\"b\":1}}");
     assert_int_equal(parsed.o.layout, INFERSCALE_LAYOUT_FRONT);
@@ -357,13 +357,14 @@ static void memory_wrong(void **state)
     static const struct { const char *memory, *param, *word; } wrong[] = {
         { "\"k\":0", "memory.k", "1 to 1000" }, { "\"k\":1001", "memory.k", "1 to 1000" }, { "\"k\":\"3\"", "memory.k", "whole" },
         { "\"k\":1.5", "memory.k", "whole" }, { "\"mode\":\"off\"", "memory.mode", "kv, text or none" }, { "\"mode\":1", "memory.mode", "kv" },
+        { "\"threshold\":1.5", "memory.threshold", "from 0 to 1" }, { "\"threshold\":-1", "memory.threshold", "from 0 to 1" },
         { "\"threshold\":\"x\"", "memory.threshold", "number" }, { "\"repair\":-1", "memory.repair", "0 to 1000" },
         { "\"stage\":\"second\"", "memory.stage", "best, first or refine" }, { "\"stage\":1", "memory.stage", "best" },
         { "\"layout\":\"back\"", "memory.layout", "turns or front" }, { "\"on_full\":true", "memory.on_full", "refuse or drop" },
         { "\"ids\":[]", "memory.ids", "1 to 1000" }, { "\"ids\":\"12\"", "memory.ids", "list" }, { "\"ids\":[\"x\"]", "memory.ids", "memory.ids[0]" },
         { "\"ids\":[0]", "memory.ids", "id" }, { "\"ids\":[-3]", "memory.ids", "id" }, { "\"ids\":[\"+3\"]", "memory.ids", "id" },
         { "\"ids\":[\"3 \"]", "memory.ids", "id" }, { "\"ids\":[\"99999999999999999999\"]", "memory.ids", "id" }, { "\"ids\":[1,\"1\"]", "memory.ids", "twice" },
-        { "\"ids\":[1],\"k\":2", "memory.ids", "beside" }, { "\"ids\":[1],\"threshold\":2", "memory.ids", "beside" },
+        { "\"ids\":[1],\"k\":2", "memory.ids", "beside" }, { "\"ids\":[1],\"threshold\":0.2", "memory.ids", "beside" },
         { "\"filters\":[]", "memory.filters", "object" }, { "\"filters\":{\"x\":1}", "memory.filters.x", "not known" },
         { "\"filters\":{\"metadata\":3}", "memory.filters.metadata", "object" }, { "\"filters\":{\"from\":\"soon\"}", "memory.filters.from", "is no time" },
         { "\"filters\":{\"to\":true}", "memory.filters.to", "is no time" }, { "\"userid\":\"a\"", "memory.userid", "did you mean user_id?" },

@@ -171,7 +171,7 @@ static void another_embedder_is_another_view(void **state)
         OK(is_recall_query(r, &k->pa, &q, &hits, &n, &unembedded));
         assert_int_equal(n, 1);
         assert_int_equal(hits[0].id, i % 2 ? b : a);
-        assert_true(fabs(hits[0].score - 1) < 1e-5);
+        assert_true(fabs(hits[0].dense - 1) < 1e-5);
         assert_int_equal(unembedded, 1);
         is_free(hits);
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/calibrate.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -218,8 +219,10 @@ static bool do_slice(is_bg_worker *w, int stage)
     st = is_bg_slice(w, stage, part, &n_done);
     if (st == INFERSCALE_E_NOTFOUND) end_of_pass(b, stage, part); /* the partition is gone */
     else if (st == INFERSCALE_OK && n_done == 0) end_of_pass(b, stage, part);
-    else if (st == INFERSCALE_OK) note_success(b, stage);
-    else if (st != INFERSCALE_E_CANCELLED && !w->dropped) note_failure(w, stage, st);
+    else if (st == INFERSCALE_OK) {
+        note_success(b, stage);
+        if (stage == IS_STAGE_EMBED) is_handle_calibrate(b->is, w->bank, IS_CALIBRATE_IN_BACKGROUND, &b->stop);
+    } else if (st != INFERSCALE_E_CANCELLED && !w->dropped) note_failure(w, stage, st);
     if (stage == IS_STAGE_FIRST && n_done) {
         b->rate_facts *= 0.95;
         b->rate_ms = b->rate_ms * 0.95 + is_now_ms() - t0;
@@ -318,6 +321,7 @@ static bool stage_turn(is_bg_worker *w, int stage)
         return true;
     }
     for (size_t i = 0; i < w->n_parts && !any; i++) any = has_work(&w->parts[i], stage);
+    if (!any && stage == IS_STAGE_EMBED) is_handle_calibrate(b->is, w->bank, IS_CALIBRATE_IN_BACKGROUND, &b->stop);
     if (!any) return false;
     if (!hold_lease(b, stage, &st)) {
         if (st != INFERSCALE_OK) note_failure(w, stage, st);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/calibrate.h"
 #include "api/known.h"
 #include "api/room.h"
 #include "base/log.h"
@@ -98,6 +99,7 @@ static is_status embed_all(work *w)
         if (st == INFERSCALE_OK) st = tick(w, "embedding");
     }
     is_free(ids);
+    if (st == INFERSCALE_OK && n) is_handle_calibrate(w->is, w->is->bank, IS_CALIBRATE_IN_BACKGROUND, NULL);
     return st;
 }
 

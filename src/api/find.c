@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/answer.h"
+#include "api/calibrate.h"
 #include "api/catch_up.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -39,6 +40,15 @@ static void say_not_embedded(const inferscale *is, inferscale_list *told, char w
              n == 1 ? "was" : "were", is->background ? "it is being embedded in the background" : "encode to embed it");
 }
 
+/* How the vector's cosines are to be read; *known false: nobody knows yet. */
+static is_status calibration(inferscale *is, is_calibration *out, bool *known)
+{
+    IS_TRY(is_handle_calibration(is, is->bank, out, known));
+    if (*known || is->background) return INFERSCALE_OK;
+    is_handle_calibrate(is, is->bank, IS_CALIBRATE_IN_QUESTION, NULL);
+    return is_handle_calibration(is, is->bank, out, known);
+}
+
 static is_status search(inferscale *is, const is_partition *p, is_query *q, is_hit **hits, size_t *n, inferscale_list *told)
 {
     is_caught caught = { 0 };
@@ -59,7 +69,9 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
     inferscale_recall_options o = *options;
     double t0 = is_now_ms(), t1;
     float *vec = NULL;
-    is_status st;
+    is_calibration scale;
+    bool known = false;
+    is_status st = INFERSCALE_OK;
 
     why[0] = 0;
     if (!is_time_given(o.as_of)) o.as_of = 0;
@@ -75,10 +87,12 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
         q.vec = vec;
         q.dim = is_embedder_dim(is->embedder);
         q.fingerprint = is_embedder_fingerprint(is->embedder);
+        st = calibration(is, &scale, &known);
+        if (known) q.calibration = &scale;
     }
     q.options = &o;
     t1 = is_now_ms();
-    st = search(is, p, &q, hits, n, told);
+    if (st == INFERSCALE_OK) st = search(is, p, &q, hits, n, told);
     if (options->method == INFERSCALE_LEXICAL) told->n_unembedded = 0; /* words were asked for, and no vector looked at */
     if (why[0]) told->fallbacks |= INFERSCALE_FALLBACK_WORDS_ONLY;
     else if (told->n_unembedded) say_not_embedded(is, told, why);
@@ -130,6 +144,7 @@ static is_status fetch(inferscale *is, const is_partition *p, const is_hit *hits
         while (h < n && hits[h].id != item->id) h++;
         if (h == n) break;
         item->score = hits[h].score;
+        item->score_fused = hits[h].fused;
         item->score_lexical = hits[h].lexical;
         item->score_dense = hits[h].dense;
     }

@@ -190,6 +190,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     is_loader_init(&is->engine_loader);
     is_loader_init(&is->embedder_slot.loader);
     pthread_mutex_init(&is->embedder_slot.lock, NULL);
+    pthread_mutex_init(&is->measured.lock, NULL);
     pthread_mutex_init(&is->watch_lock, NULL);
     pthread_mutex_init(&is->chats_lock, NULL);
     pthread_mutex_init(&is->holds_lock, NULL);
@@ -237,6 +238,7 @@ void inferscale_close(inferscale *is)
     pthread_mutex_destroy(&is->chats_lock);
     pthread_mutex_destroy(&is->watch_lock);
     pthread_mutex_destroy(&is->embedder_slot.lock);
+    pthread_mutex_destroy(&is->measured.lock);
     is_loader_destroy(&is->embedder_slot.loader);
     is_loader_destroy(&is->engine_loader);
     is_free(is->notice);

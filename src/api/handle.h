@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "api/loader.h"
+#include "embed/calibrate.h"
 #include "embed/embed.h"
 #include "encode/encode.h"
 #include "recall/recall.h"
@@ -20,6 +21,14 @@ typedef struct is_embedder_slot {
     char why[256];
     uint64_t n_failed, n_spared; /* questions that failed; that did not ask because another had failed just before */
 } is_embedder_slot;
+
+/* What the embedder's cosines mean (calibrate.h). */
+typedef struct is_measured {
+    pthread_mutex_t lock;    /* of what follows */
+    is_calibration calibration;
+    bool known, measuring;   /* measuring: a thread is at it */
+    double retry_ms;         /* not before (is_now_ms) */
+} is_measured;
 
 struct inferscale {
     /* set by open, then constant */
@@ -49,6 +58,7 @@ struct inferscale {
     is_rope *rope;           /* NULL if the model cannot be injected */
     is_embedder_slot embedder_slot;
     is_embedder *embedder;
+    is_measured measured;
     pthread_mutex_t chats_lock; /* of the list of those that are open */
     inferscale_chat *chats;
     struct is_talks *talks;  /* conversations that may go on (talks.h) */

@@ -2,6 +2,7 @@
  * over in one transaction, a KV file by a rename. */
 #include <string.h>
 
+#include "api/calibrate.h"
 #include "api/maintain.h"
 #include "api/room.h"
 #include "base/mem.h"
@@ -144,6 +145,7 @@ is_status inferscale_rebuild(inferscale *is, const inferscale_scope *scope, infe
     j.o->owners = j.n;
     if (st == INFERSCALE_OK && what & INFERSCALE_REBUILD_INDEX) st = indexes(&j);
     if (st == INFERSCALE_OK && what & INFERSCALE_REBUILD_EMBEDDINGS) st = embeddings(&j, &counts);
+    if (st == INFERSCALE_OK && j.o->embedded) is_handle_calibrate(is, is->bank, IS_CALIBRATE_AGAIN, NULL);
     if (st == INFERSCALE_OK && what & INFERSCALE_REBUILD_KV) st = keys_and_values(&j, &counts);
     is_owners_free(j.owners, j.n);
     return st;

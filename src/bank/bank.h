@@ -166,6 +166,10 @@ is_status is_bank_get_embedding(is_bank *b, const is_partition *p, const uint8_t
                                 uint32_t *dim, float *scale);
 typedef is_status (*is_bank_embedding_fn)(void *ctx, int64_t id, const int8_t *q, uint32_t dim, float scale);
 is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], is_bank_embedding_fn each, void *ctx);
+/* How an embedder's cosines are to be read (embed/calibrate.h), of the whole store: it says nothing of anybody. Putting replaces,
+ * and waits for no disk. E_INVALID: low is not below high. E_NOTFOUND: there is none of this embedder. */
+is_status is_bank_put_calibration(is_bank *b, const uint8_t fingerprint[IS_HASH_BYTES], double low, double high);
+is_status is_bank_get_calibration(is_bank *b, const uint8_t fingerprint[IS_HASH_BYTES], double *low, double *high);
 
 /* Segments: a fact version's variants. A dependency is an item version whose text stood in the encoding context or span. */
 typedef struct is_segment_row {

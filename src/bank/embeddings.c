@@ -136,6 +136,44 @@ is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_
     return st != INFERSCALE_OK ? st : ended;
 }
 
+/* ---- What cosines mean ------------------------------------------------------------------------------------------- */
+
+is_status is_bank_put_calibration(is_bank *b, const uint8_t fingerprint[IS_HASH_BYTES], double low, double high)
+{
+    sql q;
+
+    if (!(low < high)) return is_fail(INFERSCALE_E_INVALID, "a calibration from %g to %g; check the embedder", low, high);
+    IS_TRY(bank_begin_lazy(b));
+    q = sql_open(b, "INSERT INTO calibrations(fingerprint, low, high) VALUES(?1, ?2, ?3)"
+                    " ON CONFLICT(fingerprint) DO UPDATE SET low = excluded.low, high = excluded.high");
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    sql_real(&q, low);
+    sql_real(&q, high);
+    return bank_end_lazy(b, sql_run(&q, NULL));
+}
+
+is_status is_bank_get_calibration(is_bank *b, const uint8_t fingerprint[IS_HASH_BYTES], double *low, double *high)
+{
+    bool there;
+    is_status st;
+    sql q;
+
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT low, high FROM calibrations WHERE fingerprint = ?1");
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    there = sql_row(&q);
+    if (there) {
+        *low = sqlite3_column_double(q.stmt, 0);
+        *high = sqlite3_column_double(q.stmt, 1);
+    }
+    st = sql_end(&q);
+    bank_unlock(b);
+    if (st != INFERSCALE_OK || there) return st;
+    return is_fail(INFERSCALE_E_NOTFOUND, "this embedder has no calibration yet; it is measured when facts are embedded");
+}
+
+/* ---- Lists of ids ------------------------------------------------------------------------------------------------ */
+
 is_status bank_collect_ids(sql *q, int64_t **ids, size_t *n)
 {
     is_status st = INFERSCALE_OK, ended;

@@ -211,4 +211,12 @@ static const char version_7[] =
     "DROP TABLE temp.ended;"
     "CREATE INDEX segments_outdated ON segments(partition_id, fingerprint, item_id) WHERE outdated = 1;";
 
-const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4, version_5, version_6, version_7 };
+/* Version 8: how each embedder's cosines are to be read (embed/calibrate.h). Of the whole store, not of a partition: it was
+ * measured on texts that are the program's own. */
+static const char version_8[] =
+    "CREATE TABLE calibrations("
+    "  fingerprint BLOB PRIMARY KEY NOT NULL CHECK(length(fingerprint) = 32),"
+    "  low REAL NOT NULL, high REAL NOT NULL CHECK(low < high)) WITHOUT ROWID;";
+
+const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4,
+                                                             version_5, version_6, version_7, version_8 };

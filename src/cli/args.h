@@ -60,7 +60,7 @@ int64_t cli_id_at(const cli_args *a, size_t i);
 #define CLI_RECALL_OPTIONS                                                                                                     \
     { "--kinds", "WHAT", "what to search: facts (default), turns or both" },                                                   \
         { "--method", "HOW", "fused (default), lexical (words) or dense (meaning)" },                                          \
-        { "--threshold", "SCORE", "leave out what scores less" },                                                              \
+        { "--threshold", "SCORE", "leave out what scores less, 0 to 1; pinned facts stay" },                                   \
         { "--from", "DATE", "only what happened at this time or later" },                                                      \
         { "--to", "DATE", "only what happened at this time or earlier" },                                                      \
         { "--as-of", "DATE", "facts that were valid at this time (default: now)" },                                            \

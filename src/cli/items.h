@@ -8,7 +8,7 @@
 /* Scores come from a search; whether a fact's KV is stored is known only when a model is loaded. */
 enum { CLI_SCORE = IS_ITEM_SCORE, CLI_KV = IS_ITEM_KV };
 
-/* One item; CLI_SCORE adds score, score_lexical and score_dense, CLI_KV kv_ready of facts. */
+/* One item; CLI_SCORE adds score, score_lexical, score_dense, score_fused, CLI_KV kv_ready of facts. */
 json_t *cli_item_json(const inferscale_item *item, unsigned with);
 json_t *cli_items_json(const inferscale_list *list, unsigned with);
 /* A table: id, (score), when, (kind if there are both), (KV), text cut to the terminal. */

@@ -126,7 +126,7 @@ void cli_recall_options(const cli_args *a, inferscale_recall_options *out)
     out->kinds = cli_choice(a, "--kinds", kinds, 0) + 1; /* facts 1, turns 2, both 3 */
     out->method = cli_choice(a, "--method", methods, INFERSCALE_FUSED);
     out->has_threshold = cli_str(a, "--threshold", NULL) != NULL;
-    out->threshold = cli_num(a, "--threshold", 0, -1e9, 1e9);
+    out->threshold = cli_num(a, "--threshold", 0, 0, 1);
     out->from = cli_time(a, "--from");
     out->to = cli_time(a, "--to");
     out->as_of = cli_time(a, "--as-of");

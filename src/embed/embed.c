@@ -94,6 +94,13 @@ bool is_embedder_is_remote(const is_embedder *e)
     return e->v->remote;
 }
 
+bool is_embedder_scale(const is_embedder *e, double *low, double *high)
+{
+    *low = (double)e->v->cosine_low;
+    *high = (double)e->v->cosine_high;
+    return *low < *high;
+}
+
 static is_status check_texts(const char *const *texts, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -134,17 +141,23 @@ static is_status in_turns(is_embedder *e, const char *const *texts, size_t n, fl
     return st;
 }
 
+static is_status embed_by(is_embedder *e, const char *const *texts, size_t n, float *out, is_embed_call *call)
+{
+    if (n == 0) return INFERSCALE_OK;
+    IS_TRY(check_texts(texts, n));
+    if (e->v->remote) IS_TRY(e->v->embed(e->impl, texts, n, out, call));
+    else IS_TRY(in_turns(e, texts, n, out, call));
+    return check_vectors(e, out, n);
+}
+
 static is_status embed(is_embedder *e, const char *const *texts, size_t n, float *out, uint64_t *n_tokens, const volatile int *cancel)
 {
     is_embed_call call = { .cancel = cancel, .stop = e->v->remote ? e->stop : NULL,
                            .wait_ms = e->wait_ms };
 
-    if (n == 0) return INFERSCALE_OK;
-    IS_TRY(check_texts(texts, n));
-    if (e->v->remote) IS_TRY(e->v->embed(e->impl, texts, n, out, &call));
-    else IS_TRY(in_turns(e, texts, n, out, &call));
+    IS_TRY(embed_by(e, texts, n, out, &call));
     if (n_tokens) *n_tokens = call.n_tokens;
-    return check_vectors(e, out, n);
+    return INFERSCALE_OK;
 }
 
 is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out)
@@ -155,6 +168,13 @@ is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, 
 is_status is_embedder_embed_until(is_embedder *e, const char *const *texts, size_t n, float *out, const volatile int *cancel)
 {
     return embed(e, texts, n, out, NULL, cancel);
+}
+
+is_status is_embedder_embed_within(is_embedder *e, const char *const *texts, size_t n, float *out, uint32_t wait_ms)
+{
+    is_embed_call call = { .wait_ms = wait_ms < e->wait_ms ? wait_ms : e->wait_ms };
+
+    return embed_by(e, texts, n, out, &call);
 }
 
 static is_status measure(is_embedder *e, const char *text, bool may_cut, int *cut)

@@ -34,10 +34,14 @@ void is_embedder_close(is_embedder *e);
 uint32_t is_embedder_dim(is_embedder *e);
 const uint8_t *is_embedder_fingerprint(is_embedder *e);
 bool is_embedder_is_remote(const is_embedder *e); /* it computes elsewhere */
+/* How its cosines are to be read (calibrate.h), where the plug-in knows that for every model it runs; false: it does not. */
+bool is_embedder_scale(const is_embedder *e, double *low, double *high);
 /* A question's: it goes next after at most one background text in progress. out: [n][dim]. */
 is_status is_embedder_embed(is_embedder *e, const char *const *texts, size_t n, float *out);
 /* The same; E_CANCELLED, also while it waits for its turn or for an endpoint, when *cancel is set (NULL = never). */
 is_status is_embedder_embed_until(is_embedder *e, const char *const *texts, size_t n, float *out, const volatile int *cancel);
+/* The same, waiting for the first byte of an endpoint's answer no longer than wait_ms, if its own limit is longer. */
+is_status is_embedder_embed_within(is_embedder *e, const char *const *texts, size_t n, float *out, uint32_t wait_ms);
 /* The same with *n_tokens = the tokens that were embedded, in the embedder's count (0 where it is not known). cut[i] (may be NULL) = text i is
  * too long for it. Such a text is cut if may_cut, else E_CONTEXT (the first of them; cut[] of those behind it is not said). */
 is_status is_embedder_embed_counted(is_embedder *e, const char *const *texts, size_t n, bool may_cut, float *out, uint64_t *n_tokens, int *cut);

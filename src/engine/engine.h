@@ -46,7 +46,7 @@ typedef struct is_plan {
 
 /* ---- What an engine says of itself --------------------------------------------------------------------------------------- */
 
-enum { IS_ENGINE_ABI = 17, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
+enum { IS_ENGINE_ABI = 18, IS_PARALLEL_DEFAULT = 4, IS_PARALLEL_MAX = 64, IS_REASONS_MAX = 24, IS_UPSTREAMS_MAX = 64, IS_BAD_MAX = 16 };
 
 /* Whose memory a run or a capture is made of, and as of when. Opaque to engines: runs of different tags share nothing that was computed
  * from memory or from a client's words, and nothing of a lower epoch is used once a higher one was revoked (below). */
@@ -307,6 +307,7 @@ typedef struct is_embed_call {
 
 typedef struct is_embedder_vtable {
     const char *name;
+    float cosine_low, cosine_high; /* embed/calibrate.h, of all its models; both 0 = each model is measured */
     bool remote;             /* computes elsewhere: embed and measure may be called by any thread, many at once. Else one at a time */
     is_status (*open)(const is_embedder_opts *opts, void **impl);
     void (*close)(void *impl);

@@ -103,6 +103,7 @@ json_t *is_item_json(const inferscale_item *t, unsigned with)
         json_object_set_new(o, "score", json_real(t->score));
         json_object_set_new(o, "score_lexical", json_real(t->score_lexical));
         json_object_set_new(o, "score_dense", json_real(t->score_dense));
+        json_object_set_new(o, "score_fused", json_real(t->score_fused));
     }
     json_object_set_new(o, fact ? "event_time" : "time", is_json_time(t->event_time));
     json_object_set_new(o, "dated", json_boolean(t->dated));

@@ -20,7 +20,7 @@ json_t *is_json_fallbacks(unsigned fallbacks);
 /* What a search says beside its results: words_only, fallback, fallbacks. */
 void is_json_search(json_t *o, const inferscale_list *list);
 
-enum { IS_ITEM_SCORE = 1, IS_ITEM_KV = 2 }; /* score, score_lexical, score_dense; kv_ready of facts */
+enum { IS_ITEM_SCORE = 1, IS_ITEM_KV = 2 }; /* score and its parts; kv_ready of facts */
 json_t *is_item_json(const inferscale_item *item, unsigned with);
 
 json_t *is_encoder_json(const inferscale_encoder_state *s);

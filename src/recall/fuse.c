@@ -148,7 +148,7 @@ is_status is_fuse(const double *lexical, const float *dense, const bool *keep, s
         double d = dense && !isnan(dense[item]) ? dense[item] : 0;
         if (i && item == lex.v[i - 1].item) continue;
         double score = method == INFERSCALE_DENSE ? d : method == INFERSCALE_LEXICAL ? lexical[item] : 0;
-        c[count++] = (is_ranked){item, lexical[item], d, score};
+        c[count++] = (is_ranked){.item = item, .lexical = lexical[item], .dense = d, .score = score};
     }
     if (method == INFERSCALE_FUSED) IS_TRY_GOTO(st, end, fuse_candidates(c, count, dense));
     is_sort(c, count, sizeof *c, by_score);

@@ -13,6 +13,8 @@ enum { IS_FUSE_CANDIDATES = 100 }; /* of each side, or k if that is more */
 typedef struct is_ranked {
     uint32_t item;
     double lexical, dense, score; /* dense: 0 where the item has no vector */
+    double shown;                 /* what users are shown (score.h); 0 = not computed */
+    bool pinned;
 } is_ranked;
 
 /* Ranks items 0 .. n-1, best first, at most k, into *out (is_free). lexical[n]: > 0 where a word matched; dense[n]: cosine, NAN

@@ -174,24 +174,38 @@ size_t is_lexical_bytes(const is_lexical *x)
 
 typedef struct wanted {
     const is_lexical *x;
-    uint32_t *terms;  /* distinct term numbers of the query that the index knows */
+    uint64_t *terms;  /* the query's: a number of the index's, or UNKNOWN and a checksum */
     size_t n, cap;
 } wanted;
+
+static const uint64_t UNKNOWN = (uint64_t)1 << 63;
+static const double AS_IF = 30; /* documents; see rarity */
 
 static is_status want_term(void *ctx, const char *s, size_t n)
 {
     wanted *w = ctx;
     uint32_t t = w->x->slots[slot_of(w->x, s, n)];
-    if (!t) return INFERSCALE_OK;
+
     IS_TRY(grow(&w->terms, &w->cap, w->n + 1, sizeof *w->terms));
-    w->terms[w->n++] = t - 1;
+    w->terms[w->n++] = t ? t - 1 : UNKNOWN | is_checksum(s, n);
     return INFERSCALE_OK;
 }
 
 static int by_number(const void *a, const void *b)
 {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;
+}
+
+/* Distinct, in the order of their numbers: unknown ones last. */
+static void make_distinct(wanted *w)
+{
+    size_t n = 0;
+
+    if (w->n) is_sort(w->terms, w->n, sizeof *w->terms, by_number);
+    for (size_t i = 0; i < w->n; i++)
+        if (n == 0 || w->terms[i] != w->terms[n - 1]) w->terms[n++] = w->terms[i];
+    w->n = n;
 }
 
 static void score_term(const is_lexical *x, const term *t, double *scores)
@@ -210,7 +224,32 @@ static void score_term(const is_lexical *x, const term *t, double *scores)
     }
 }
 
-is_status is_lexical_score(const is_lexical *x, const char *query, double *scores)
+/* As if there were AS_IF more documents without the term: in a memory of three facts a word that two of them have
+ * is no common one. */
+static double rarity(const is_lexical *x, unsigned group, uint64_t which)
+{
+    const double n = x->doc_sum[group] + AS_IF, df = which & UNKNOWN ? 0 : x->terms[which].df[group];
+
+    return log(1 + (n - df + 0.5) / (df + 0.5));
+}
+
+static void share_out(const is_lexical *x, const wanted *w, double *shares)
+{
+    double whole[IS_LEX_GROUPS] = { 0 }, rare[IS_LEX_GROUPS];
+
+    memset(shares, 0, x->n_docs * sizeof *shares);
+    for (size_t i = 0; i < w->n; i++) {
+        const uint64_t t = w->terms[i];
+        const term *known = t & UNKNOWN ? NULL : &x->terms[t];
+
+        for (unsigned g = 0; g < IS_LEX_GROUPS; g++) whole[g] += rare[g] = rarity(x, g, t);
+        for (uint32_t p = 0; known && p < known->n; p++)
+            shares[known->postings[p].doc] += rare[x->docs[known->postings[p].doc].group];
+    }
+    for (size_t d = 0; d < x->n_docs && w->n; d++) shares[d] = fmin(1, shares[d] / whole[x->docs[d].group]);
+}
+
+is_status is_lexical_score(const is_lexical *x, const char *query, double *scores, double *shares)
 {
     wanted w = {.x = x};
     is_terms *tokeniser = NULL; /* stemmers keep state: one for this call */
@@ -219,10 +258,10 @@ is_status is_lexical_score(const is_lexical *x, const char *query, double *score
     IS_TRY(is_terms_new(&tokeniser));
     is_status st = is_terms_each(tokeniser, query, strlen(query), want_term, &w);
     is_terms_free(tokeniser);
-    if (st == INFERSCALE_OK && w.n) {
-        is_sort(w.terms, w.n, sizeof *w.terms, by_number);
-        for (size_t i = 0; i < w.n; i++)
-            if (i == 0 || w.terms[i] != w.terms[i - 1]) score_term(x, &x->terms[w.terms[i]], scores);
+    if (st == INFERSCALE_OK) {
+        make_distinct(&w);
+        for (size_t i = 0; i < w.n && !(w.terms[i] & UNKNOWN); i++) score_term(x, &x->terms[w.terms[i]], scores);
+        if (shares) share_out(x, &w, shares);
     }
     is_free(w.terms);
     return st;

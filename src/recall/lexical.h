@@ -22,8 +22,9 @@ is_status is_lexical_add(is_lexical *x, unsigned group, const char *const *texts
 size_t is_lexical_docs(const is_lexical *x);
 size_t is_lexical_bytes(const is_lexical *x); /* memory held, about */
 
-/* scores[d] = BM25 of document d for the query's distinct terms; 0 where no term occurs. scores: [is_lexical_docs(x)], written
- * whole. May be called from many threads. E_NOMEM. */
-is_status is_lexical_score(const is_lexical *x, const char *query, double *scores);
+/* scores[d] = BM25 of document d for the query's distinct terms; 0 where no term occurs. shares[d] (may be NULL) = how much of
+ * what the query asks for the document holds, 0 to 1: of its distinct terms, those that no document has included, each weighted
+ * by how rare it is. Both [is_lexical_docs(x)], written whole. May be called from many threads. E_NOMEM. */
+is_status is_lexical_score(const is_lexical *x, const char *query, double *scores, double *shares);
 
 #endif

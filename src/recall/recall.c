@@ -17,6 +17,7 @@
 #include "recall/fuse.h"
 #include "recall/index.h"
 #include "recall/scan.h"
+#include "recall/score.h"
 
 static const size_t BUDGET_BYTES = (size_t)1 << 30;
 enum { MAX_INDEXES = 1024, MAX_K = 1000 };
@@ -222,29 +223,53 @@ static void put_first(const is_index *x, const int64_t *pinned, size_t n_pinned,
         for (size_t i = 0; i < *n_first && !there; i++) there = ranked[i].item == item;
         if (there) continue;
         memmove(ranked + *n_first + 1, ranked + *n_first, (*n - *n_first) * sizeof *ranked);
-        ranked[(*n_first)++] = (is_ranked){ .item = (uint32_t)item, .lexical = lexical[item],
+        ranked[(*n_first)++] = (is_ranked){ .item = (uint32_t)item, .lexical = lexical[item], .pinned = true,
                                             .dense = dense && !isnan(dense[item]) ? (double)dense[item] : 0 };
         ++*n;
     }
     if (*n > k) *n = k;
 }
 
-static is_status rank(const is_recall *r, const is_index *x, const is_partition *p, const is_query *q, const bool *keep,
-                      const double *lexical, const float *dense, is_ranked **ranked, size_t *n, size_t *n_first)
+static void mark_pinned(const is_index *x, const int64_t *pinned, size_t n_pinned, is_ranked *ranked,
+                        size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t p = 0; p < n_pinned; p++)
+            if (x->items[ranked[i].item].id == pinned[p]) ranked[i].pinned = true;
+}
+
+/* What a search knows of the index's items, by item. */
+typedef struct known {
+    bool *keep;
+    double *lexical, *shares;
+    float *dense;                /* NULL = no vectors */
+} known;
+
+/* Ranked and scored as far as the candidates go: only then the first k are taken, and the pinned ones
+ * put before them. */
+static is_status rank(const is_recall *r, const is_index *x, const is_partition *p, const is_query *q,
+                      const known *w, is_ranked **ranked, size_t *n, size_t *n_first)
 {
     const size_t k = q->options->k ? q->options->k : 10;
+    const size_t most = k > IS_FUSE_CANDIDATES ? k : IS_FUSE_CANDIDATES;
     int64_t *pinned = NULL;
     size_t n_pinned = 0;
-    is_status st = is_fuse(lexical, dense, keep, x->n, q->options->method, k, ranked, n);
+    is_status st = is_fuse(w->lexical, w->dense, w->keep, x->n, q->options->method, most, ranked, n);
 
     *n_first = 0;
     if (st == INFERSCALE_OK && q->pins) st = is_bank_pinned(r->bank, p, &pinned, &n_pinned);
+    if (st == INFERSCALE_OK) mark_pinned(x, pinned, n_pinned, *ranked, *n);
+    if (st == INFERSCALE_OK) st = is_score_ranked(*ranked, *n, w->dense, w->shares, q->calibration);
+    if (*n > k) *n = k;
     if (st == INFERSCALE_OK && n_pinned) {
         is_ranked *grown = is_realloc(*ranked, (*n + n_pinned + 1) * sizeof *grown);
 
         if (grown) *ranked = grown;
-        if (grown) put_first(x, pinned, n_pinned, keep, lexical, dense, k, *ranked, n, n_first);
+        if (grown)
+            put_first(x, pinned, n_pinned, w->keep, w->lexical, w->dense, k, *ranked, n, n_first);
         else st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the results; ask for fewer");
+        if (st == INFERSCALE_OK)
+            st = is_score_ranked(*ranked, *n_first, w->dense, w->shares, q->calibration);
     }
     is_free(pinned);
     return st;
@@ -258,9 +283,10 @@ static is_status take_hits(const is_index *x, const is_ranked *ranked, size_t n,
     *n_hits = 0;
     for (size_t i = 0; i < n; i++) {
         const is_entry *e = &x->items[ranked[i].item];
-        if (i >= n_pinned && o->has_threshold && ranked[i].score < o->threshold) break; /* best first */
-        h[(*n_hits)++] = (is_hit){ .id = e->id, .kind = e->kind, .version = e->version, .score = ranked[i].score,
-                                   .lexical = ranked[i].lexical, .dense = ranked[i].dense };
+        if (i >= n_pinned && o->has_threshold && ranked[i].shown < o->threshold) break; /* best first */
+        h[(*n_hits)++] = (is_hit){ .id = e->id, .kind = e->kind, .version = e->version, .score = ranked[i].shown,
+                                   .fused = ranked[i].score, .lexical = ranked[i].lexical,
+                                   .dense = ranked[i].dense };
     }
     *hits = h;
     return INFERSCALE_OK;
@@ -301,33 +327,47 @@ typedef struct found {
     size_t n, n_unembedded, most;
 } found;
 
+static void free_known(known *w)
+{
+    is_free(w->keep);
+    is_free(w->lexical);
+    is_free(w->shares);
+    is_free(w->dense);
+}
+
+/* *w is free_known'd, whatever came of it. */
+static is_status new_known(size_t n, bool vectors, known *w)
+{
+    const size_t room = n ? n : 1;
+
+    w->keep = is_malloc(room * sizeof *w->keep);
+    w->lexical = is_malloc(room * sizeof *w->lexical);
+    w->shares = is_malloc(room * sizeof *w->shares);
+    w->dense = vectors ? is_malloc(room * sizeof *w->dense) : NULL;
+    if (w->keep && w->lexical && w->shares && (w->dense || !vectors)) return INFERSCALE_OK;
+    return is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
+}
+
 static is_status search(is_recall *r, const is_index *x, const is_partition *p, const is_query *q, int kinds, found *out)
 {
     const inferscale_recall_options *o = q->options;
-    size_t room = x->n ? x->n : 1, n_ranked = 0, n_first = 0;
-    bool *keep = is_malloc(room * sizeof *keep);
-    double *lexical = is_malloc(room * sizeof *lexical);
-    float *dense = q->vec ? is_malloc(room * sizeof *dense) : NULL;
+    size_t n_ranked = 0, n_first = 0;
     is_ranked *ranked = NULL;
-    is_status st = INFERSCALE_OK;
+    known w;
+    is_status st = new_known(x->n, q->vec, &w);
 
-    if (!keep || !lexical || (q->vec && !dense)) {
-        st = is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
-        goto end;
-    }
-    filter(x, q, kinds, keep);
-    if (given(o->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, o->metadata, keep));
-    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical));
-    if (dense) IS_TRY_GOTO(st, end, is_index_dense(x, q->vec, q->dim, dense));
-    if (dense) IS_TRY_GOTO(st, end, add_extra(x, q, dense));
-    IS_TRY_GOTO(st, end, rank(r, x, p, q, keep, lexical, dense, &ranked, &n_ranked, &n_first));
-    out->n_unembedded = count_unembedded(x, keep, dense);
+    if (st != INFERSCALE_OK) goto end;
+    filter(x, q, kinds, w.keep);
+    if (given(o->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, o->metadata, w.keep));
+    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, w.lexical, w.shares));
+    if (w.dense) IS_TRY_GOTO(st, end, is_index_dense(x, q->vec, q->dim, w.dense));
+    if (w.dense) IS_TRY_GOTO(st, end, add_extra(x, q, w.dense));
+    IS_TRY_GOTO(st, end, rank(r, x, p, q, &w, &ranked, &n_ranked, &n_first));
+    out->n_unembedded = count_unembedded(x, w.keep, w.dense);
     st = take_hits(x, ranked, n_ranked, n_first, o, &out->hits, &out->n);
 end:
     is_free(ranked);
-    is_free(keep);
-    is_free(lexical);
-    is_free(dense);
+    free_known(&w);
     return st;
 }
 
@@ -371,7 +411,7 @@ static is_status missing(is_recall *r, const is_index *x, const is_partition *p,
     }
     filter(x, q, kinds, keep);
     if (given(q->options->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, q->options->metadata, keep));
-    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical));
+    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical, NULL));
     for (size_t i = 0; i < x->n; i++)
         if (keep[i] && x->items[i].row == IS_NO_ROW) w[n++] = (wordy){ lexical[i], (uint32_t)i };
     out->n_unembedded = n;

@@ -7,6 +7,7 @@
 #define IS_RECALL_RECALL_H
 
 #include "bank/bank.h"
+#include "embed/calibrate.h"
 
 typedef struct is_recall is_recall; /* a cache of partition indexes over one bank; thread safe */
 
@@ -18,6 +19,7 @@ typedef struct is_query {
     const float *vec;                          /* [dim] unit length; NULL = lexical only */
     uint32_t dim;
     const uint8_t *fingerprint;                /* of the embedder that made vec */
+    const is_calibration *calibration;         /* of that embedder; NULL = not known: scores go by words alone */
     const inferscale_scope *scope;             /* attribute filter (agent, run, app where given) */
     const inferscale_recall_options *options;  /* k, kinds, method, threshold, times, metadata; never NULL */
     bool pins;                                 /* pinned facts that pass the filters come first, whatever their scores */
@@ -35,7 +37,8 @@ typedef struct is_index_wait {
 typedef struct is_hit {
     int64_t id;
     int kind, version;                         /* version: the one that was found; as_of may find older ones */
-    double score, lexical, dense;              /* dense: cosine; lexical: BM25; score: fused (or the one used) */
+    double score;                              /* 0.01 to 1: score.h; falls in the ranking's order, but for pinned facts */
+    double fused, lexical, dense;              /* fused: what it was ranked by; lexical: BM25; dense: cosine */
 } is_hit;
 
 /* Best first; *hits is is_free'd. Turns that are withdrawn and what has expired are never found. The index follows the bank's

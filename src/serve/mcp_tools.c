@@ -144,7 +144,7 @@ static const tool tools[] = {
       true,
       "{\"query\":{\"type\":\"string\",\"minLength\":1,\"description\":\"A question or some words\"},"
       "\"top_k\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"How many at most (20)\"},"
-      "\"threshold\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1,\"description\":\"Leave out what is less near than this\"}," FILTERS "}",
+      "\"threshold\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1,\"description\":\"Leave out what scores less\"}," FILTERS "}",
       "[\"query\"]", run_search },
     { "get_memory", "Get a memory", "One memory by its id, with its earlier versions.", "get", true, false, true, "{" ID "}",
       "[\"id\"]", run_get },

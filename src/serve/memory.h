@@ -35,8 +35,8 @@ enum { IS_MEMORY_SCORE = 1, IS_MEMORY_EXPLAIN = 2 };
 json_t *is_memory_json(const inferscale_item *t, unsigned with);
 /* Its versions as Mem0's history has them, oldest first. */
 json_t *is_memory_history_json(const inferscale_list *versions);
-/* How near a memory is to the question, 0 to 1: the cosine. 0 = it has no vector yet. */
-double is_memory_score(const inferscale_item *t);
+/* A number from 0 to 1, as scores are; false: it is none. */
+bool is_threshold_read(const json_t *v, double *out);
 /* "12" -> 12. false: no id (ids are decimal numbers above 0). */
 bool is_memory_id(const char *s, int64_t *id);
 

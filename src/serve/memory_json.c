@@ -27,7 +27,11 @@ bool is_memory_id(const char *s, int64_t *id)
     return true;
 }
 
-double is_memory_score(const inferscale_item *t) { return t->score_dense > 1 ? 1 : t->score_dense > 0 ? t->score_dense : 0; }
+bool is_threshold_read(const json_t *v, double *out)
+{
+    *out = json_number_value(v);
+    return json_is_number(v) && *out >= 0 && *out <= 1;
+}
 
 /* Six decimals: what is beyond them says nothing, and depends on how it is printed. */
 static double rounded(double v) { return round(v * 1e6) / 1e6; }
@@ -96,9 +100,9 @@ json_t *is_memory_json(const inferscale_item *t, unsigned with)
     json_object_set_new(o, "memory", json_string(t->text));
     set_hash(o, t->text);
     set_metadata(o, t->metadata);
-    if (with & IS_MEMORY_SCORE) json_object_set_new(o, "score", json_real(rounded(is_memory_score(t))));
+    if (with & IS_MEMORY_SCORE) json_object_set_new(o, "score", json_real(rounded(t->score)));
     if (with & IS_MEMORY_EXPLAIN)
-        json_object_set_new(o, "score_details", json_pack("{s:f,s:f,s:f}", "fused", rounded(t->score), "words", rounded(t->score_lexical),
+        json_object_set_new(o, "score_details", json_pack("{s:f,s:f,s:f}", "fused", rounded(t->score_fused), "words", rounded(t->score_lexical),
                                                           "cosine", rounded(t->score_dense)));
     json_object_set_new(o, "created_at", date(t->event_time));
     json_object_set_new(o, "dated", json_boolean(t->dated));

@@ -61,8 +61,6 @@ typedef struct search {
     inferscale_recall_options o;
     const char *query;
     size_t top_k;
-    double threshold;
-    bool has_threshold;
     json_t *fields;
     unsigned with;
 } search;
@@ -89,12 +87,9 @@ static is_status read_number(json_t *o, search *s)
             return is_fail(INFERSCALE_E_INVALID, "top_k must be a whole number from 0 to %d", TOP_K_MAX);
         s->top_k = (size_t)json_integer_value(k);
     }
-    s->has_threshold = threshold && !json_is_null(threshold);
-    if (s->has_threshold) {
-        s->threshold = json_number_value(threshold);
-        if (!json_is_number(threshold) || !(s->threshold >= 0 && s->threshold <= 1))
-            return is_fail(INFERSCALE_E_INVALID, "threshold must be a number from 0 to 1");
-    }
+    s->o.has_threshold = threshold && !json_is_null(threshold);
+    if (s->o.has_threshold && !is_threshold_read(threshold, &s->o.threshold))
+        return is_fail(INFERSCALE_E_INVALID, "threshold must be a number from 0 to 1");
     return is_member_when(as_of, "as_of", &s->o.as_of);
 }
 
@@ -116,12 +111,6 @@ static is_status read_search(json_t *o, search *s)
     return read_number(o, s);
 }
 
-/* A memory without a vector yet was found by its words: it is not kept out by a number that it does not have. */
-static bool is_near(const search *s, const inferscale_item *t)
-{
-    return !s->has_threshold || is_memory_score(t) >= s->threshold || (t->score_dense == 0 && t->score_lexical > 0);
-}
-
 inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope, json_t *request, const is_filter *f,
                                    json_t *about, json_t **results)
 {
@@ -140,16 +129,13 @@ inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope
     s.o.from = f->from;
     s.o.to = f->to;
     s.o.k = (uint32_t)(s.top_k ? s.top_k : 1);
-    if (s.has_threshold)
-        s.o.k = s.o.k > TOP_K_MAX / 4 ? TOP_K_MAX : s.o.k * 4; /* ranked by more than the number that is cut by */
     st = inferscale_recall(is, scope, s.query, &s.o, &list);
     is_free(metadata);
     if (st != INFERSCALE_OK) return st;
     if (about) is_json_search(about, list);
     *results = json_array();
     for (size_t i = 0; i < list->n && json_array_size(*results) < s.top_k; i++)
-        if (is_near(&s, &list->items[i]))
-            json_array_append_new(*results, only(is_memory_json(&list->items[i], s.with), s.fields));
+        json_array_append_new(*results, only(is_memory_json(&list->items[i], s.with), s.fields));
     inferscale_list_free(list);
     return INFERSCALE_OK;
 }

@@ -84,9 +84,9 @@ static bool read_repair(asked *m, json_t *v) { return read_count(m, v, 0, &m->a-
 
 static bool read_threshold(asked *m, json_t *v)
 {
-    if (!json_is_number(v)) return is_oa_refuse(m->f, NULL, m->param, "%s must be a number", m->param);
+    if (!is_threshold_read(v, &m->a->recall.threshold))
+        return is_oa_refuse(m->f, NULL, m->param, "%s must be a number from 0 to 1", m->param);
     m->a->recall.has_threshold = 1;
-    m->a->recall.threshold = json_number_value(v);
     m->a->o.ask.recall = &m->a->recall;
     m->a->memory_named = true;
     return true;

@@ -234,7 +234,7 @@ static void take_ids(is_oa_run *run, const inferscale_answer *plan)
     for (size_t i = 0; scores && run->ids && i < plan->n_facts; i++) {
         size_t at = run->n_ids++;
 
-        for (; at > 0 && scores[at - 1] < plan->facts[i].score; at--) {
+        for (; at > 0 && scores[at - 1] <= plan->facts[i].score; at--) { /* equal: the later is the better one */
             scores[at] = scores[at - 1];
             run->ids[at] = run->ids[at - 1];
         }

@@ -425,12 +425,11 @@ static bool read_dry(is_server *s, is_request *r, json_t *body, inferscale_ask_o
     a->mode = *mode == 'k' ? INFERSCALE_MODE_KV : *mode == 't' ? INFERSCALE_MODE_TEXT : INFERSCALE_MODE_NONE;
     if (!read_stage(r, body, &a->stage)) return false;
     if (threshold && !json_is_null(threshold)) {
-        if (!json_is_number(threshold)) {
-            refuse(r, "threshold", "threshold must be a number");
+        if (!is_threshold_read(threshold, &f->threshold)) {
+            refuse(r, "threshold", "threshold must be a number from 0 to 1");
             return false;
         }
         f->has_threshold = 1;
-        f->threshold = json_number_value(threshold);
     }
     a->recall = f;
     return true;

@@ -219,7 +219,7 @@ void rw_compare(const world *w, const ask *a, const inferscale_recall_options *o
 
     assert_int_equal(n, want);
     for (int i = 0; i < want; i++) {
-        assert_true(fabs(hits[i].score - s[i].score) < 1e-6);
+        assert_true(fabs(hits[i].fused - s[i].score) < 1e-6);
         if (hits[i].id != s[i].t->id) { /* only rounding may swap two */
             print_message("rank %d: id %lld for %lld\n", i, (long long)hits[i].id, (long long)s[i].t->id);
             bool next_ties = i + 1 < want && fabs(s[i + 1].score - s[i].score) < 1e-9;

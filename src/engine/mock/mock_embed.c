@@ -162,6 +162,7 @@ static is_status embedder_measure(void *impl, const char *text, is_embed_size *o
 }
 
 const is_embedder_vtable mock_embedder = {
-    .name = "mock", .open = embedder_open, .close = embedder_close, .dim = embedder_dim, .fingerprint = embedder_fingerprint,
+    .name = "mock", .cosine_low = 0.35f, .cosine_high = 0.7f, .open = embedder_open, .close = embedder_close,
+    .dim = embedder_dim, .fingerprint = embedder_fingerprint,
     .embed = embedder_embed, .measure = embedder_measure,
 };
