@@ -13,6 +13,7 @@
 #include "serve/config.h"
 #include "support/background_kit.h"
 #include "support/scratch.h"
+#include "support/vllm_fake.h"
 
 static inferscale *open_with(const char *codec)
 {
@@ -74,6 +75,60 @@ static void auto_is_the_type_of_the_cache(void **state)
     unsetenv("INFERSCALE_MOCK");
 }
 
+/* The same of a vLLM server, whose cache may be of any of the three. */
+static void auto_is_the_type_of_a_servers_cache(void **state)
+{
+    static const is_codec types[] = { IS_CODEC_F16, IS_CODEC_BF16, IS_CODEC_F32 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        inferscale_options o = INFERSCALE_OPTIONS_INIT;
+        inferscale_model_info m;
+        inferscale *is;
+        vllm_fake *f;
+
+        fake_codec = types[i];
+        f = fake_start(bg_home);
+        o.home = bg_home;
+        o.engine = "vllm";
+        o.upstream = f->url;
+        o.plugin_dir = bg_plugins;
+        is = bg_open(&o);
+        OK(inferscale_model(is, &m));
+        assert_int_equal(is->codec, types[i]);
+        assert_int_equal(is->profile->codec, types[i]);
+        inferscale_close(is);
+        fake_stop(f);
+    }
+    fake_codec = IS_CODEC_BF16;
+}
+
+/* From which lag on the background has a share of the engine's time, and how large it is. */
+static void the_background_has_its_share(void **state)
+{
+    inferscale_options o = INFERSCALE_OPTIONS_INIT;
+    is_share_rules r;
+    inferscale *is;
+
+    (void)state;
+    o.home = bg_home;
+    o.engine = "mock";
+    o.plugin_dir = bg_plugins;
+    o.background = 1;
+    is = bg_open(&o);
+    is_gate_rules_of(is->gate, &r);
+    assert_true(r.limit_ms == 5000 && r.least == 0.1 && r.most == 0.5 && r.slice_ms == 20);
+    assert_int_equal(is->n_ctx, 0); /* the model's own: test_engine_basic */
+    inferscale_close(is);
+    o.encode_lag_s = 0.5;
+    o.encode_share = 0.2;
+    o.encode_share_most = 0.3;
+    is = bg_open(&o);
+    is_gate_rules_of(is->gate, &r);
+    assert_true(r.limit_ms == 500 && r.least == 0.2 && r.most == 0.3 && r.slice_ms == 20);
+    inferscale_close(is);
+}
+
 /* The server's settings, as docs/server.md and --help have them: X's and Y's of the table. */
 static void settings_of_the_server(void **state)
 {
@@ -105,6 +160,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_handle_without_options, bg_set_up, bg_tear_down),
         cmocka_unit_test_setup_teardown(auto_is_the_type_of_the_cache, bg_set_up, bg_tear_down),
+        cmocka_unit_test_setup_teardown(auto_is_the_type_of_a_servers_cache, bg_set_up,
+                                        bg_tear_down),
+        cmocka_unit_test_setup_teardown(the_background_has_its_share, bg_set_up, bg_tear_down),
         cmocka_unit_test(settings_of_the_server),
     };
 

@@ -39,6 +39,46 @@ static void captures_from_all_workers(void **state)
     }
 }
 
+/* Bit for bit, whatever the type of the server's cache; it is the one that the codec `auto`
+ * stores. */
+static void rows_of_every_type_come_as_they_are(void **state)
+{
+    static const is_codec types[] = { IS_CODEC_F16, IS_CODEC_BF16, IS_CODEC_F32 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        is_geometry *g = fake_geometry();
+        is_engine_info info;
+        is_segment *stored;
+        vt_capture a;
+        vt_set s;
+
+        fake_codec = types[i];
+        vt_start(&s, 1);
+        OK(V->info(s.e, &info));
+        assert_int_equal(info.exact_codec, types[i]);
+        vt_make_capture(&a, 30, 9, 3);
+        OK(V->capture(s.e, &a.c, 1));
+        vt_expect_rows(&a);
+        is_segment_desc d = { .codec = info.exact_codec, .n_tokens = 9, .tokens = a.ids + 30,
+                              .geometry = g };
+        OK(is_segment_new(&d, (const float *const *)a.rows, &stored));
+        for (uint32_t p = 0; p < 2 * FAKE_LAYERS; p++)
+            for (uint32_t h = 0; h < FAKE_HEADS; h++) {
+                float x[9 * FAKE_DIM];
+
+                is_codec_decode(types[i], is_segment_head(stored, p, h), x, 9 * FAKE_DIM);
+                for (uint32_t k = 0; k < 9 * FAKE_DIM; k++) /* nothing is lost */
+                    assert_true(x[k] == fake_row(p, h, k % FAKE_DIM, a.ids, 30 + k / FAKE_DIM));
+            }
+        is_segment_unref(stored);
+        is_geometry_free(g);
+        vt_free_capture(&a);
+        vt_stop(&s);
+    }
+    fake_codec = IS_CODEC_BF16;
+}
+
 static void stored_context_is_injected(void **state)
 {
     vt_capture a;
@@ -121,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captures_from_all_workers),
+        cmocka_unit_test(rows_of_every_type_come_as_they_are),
         cmocka_unit_test(stored_context_is_injected),
         cmocka_unit_test(a_capture_that_fails_leaves_nothing),
         cmocka_unit_test(the_spool_of_the_dead_is_cleared),

@@ -1,4 +1,5 @@
-/* gate.c - a counter of open questions, a flag that polling code reads, and a condition for those who wait. */
+/* gate.c - a counter of open questions, a flag that polling code reads, and a condition that
+ * background work waits on. */
 #include "base/gate.h"
 
 #include <errno.h>
@@ -336,6 +337,13 @@ void is_gate_rules(is_gate *g, const is_share_rules *rules)
     pthread_mutex_lock(&g->lock);
     g->share.rules = *rules;
     pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void is_gate_rules_of(is_gate *g, is_share_rules *out)
+{
+    pthread_mutex_lock(&g->lock);
+    *out = g->share.rules;
     pthread_mutex_unlock(&g->lock);
 }
 

@@ -70,6 +70,7 @@ void is_gate_drop_of(is_gate *g, const uint8_t tag[IS_HASH_BYTES], uint64_t epoc
 void is_gate_drop_idle(is_gate *g);
 
 void is_gate_rules(is_gate *g, const is_share_rules *rules);
+void is_gate_rules_of(is_gate *g, is_share_rules *out);
 /* The oldest item that waits for work with a share does so since then (is_now_ms); waits false: nothing does. */
 void is_gate_waits(is_gate *g, bool waits, double since_ms);
 

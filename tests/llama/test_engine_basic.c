@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "llama/support/tiny_models.h"
 #include "support/kit.h"
 #include "support/scratch.h"
 
@@ -672,6 +673,21 @@ static void test_runs_may_outlive_their_caller(void **state)
     drop(q);
 }
 
+/* n_ctx 0: what the model was trained for, and no more than 8192. */
+static void test_context_without_options(void **state)
+{
+    is_engine_opts o = { .n_threads = 1, .no_selftest = true,
+                         .flash_attention = INFERSCALE_FA_OFF };
+    is_engine *tiny = NULL;
+
+    (void)state;
+    o.model_path = tiny_model_path(tiny_model_find("tiny-llama"), 1);
+    OK(is_engine_open(NULL, "llama", &o, &tiny));
+    assert_int_equal(is_engine_describe(tiny)->n_ctx_train, TINY_CTX);
+    assert_int_equal(is_engine_describe(tiny)->n_ctx, TINY_CTX);
+    is_engine_close(tiny);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -679,6 +695,7 @@ int main(void)
         cmocka_unit_test(test_prefixes_are_exact),
         cmocka_unit_test(test_prefixes_are_the_realms_own),
         cmocka_unit_test(test_context_is_a_limit),
+        cmocka_unit_test(test_context_without_options),
         cmocka_unit_test(test_cancel_leaves_nothing),
         cmocka_unit_test(test_extend_is_undone),
         cmocka_unit_test(test_bad_plans_are_refused),

@@ -102,7 +102,9 @@ fake_seen fake_look(vllm_fake *f);
 uint32_t fake_jobs(vllm_fake *f, fake_job *out); /* [FAKE_JOBS]; how many */
 void fake_forget_jobs(vllm_fake *f);
 
-/* The model. */
+/* The model. The type of its cache: every value of fake_row needs all bits that this type has.
+ * Set before a fake starts. */
+extern is_codec fake_codec;
 int32_t fake_next(const int32_t *tokens, uint32_t n, uint32_t prompt, uint32_t length);
 float fake_row(uint32_t plane, uint32_t head, uint32_t dim, const int32_t *tokens, uint32_t upto);
 is_geometry *fake_geometry(void);

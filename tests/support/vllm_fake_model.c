@@ -33,12 +33,16 @@ int32_t fake_next(const int32_t *tokens, uint32_t n, uint32_t prompt, uint32_t l
     return n - prompt >= length ? FAKE_END : 'a' + (int32_t)(h % 26);
 }
 
+is_codec fake_codec = IS_CODEC_BF16;
+
 float fake_row(uint32_t plane, uint32_t head, uint32_t dim, const int32_t *tokens, uint32_t upto)
 {
     uint64_t h = mix(plane, mix(head, dim));
 
     for (uint32_t i = 0; i <= upto; i++) h = mix(h, (uint64_t)tokens[i]);
-    return (float)((int)(h % 255) - 127) / 64; /* exact in 16 bits */
+    if (fake_codec == IS_CODEC_F32) return (float)((int)(h % 0x1ffffff) - 0xffffff) / 0x800000;
+    if (fake_codec == IS_CODEC_F16) return (float)((int)(h % 0xfff) - 0x7ff) / 0x400;
+    return (float)((int)(h % 0x1ff) - 0xff) / 0x80;
 }
 
 is_geometry *fake_geometry(void)
@@ -138,7 +142,8 @@ json_t *fake_description(const vllm_fake *f)
     fake_fingerprint(fingerprint, mood_of(f) == FAKE_FOREIGN);
     is_hex(fingerprint, 32, hex);
     d = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:s}", "connector", "0.1.0", "vllm", "0.32.0", "model", "fake/model", "arch",
-                  "Fake", "fingerprint", hex, "dtype", "bf16", "geometry", geometry, "can_inject", mood_of(f) != FAKE_NO_INJECT, "why_not",
+                  "Fake", "fingerprint", hex, "dtype", is_codec_name(fake_codec), "geometry",
+                  geometry, "can_inject", mood_of(f) != FAKE_NO_INJECT, "why_not",
                   mood_of(f) == FAKE_NO_INJECT ? "the fake was told not to" : "");
     json_object_update_new(d, json_pack("{s:i, s:i, s:i, s:I, s:i, s:i, s:b}", "block_size", FAKE_BLOCK, "n_layers", FAKE_LAYERS, "n_ctx", FAKE_CTX,
                                         "n_params", (json_int_t)1000000, "n_vocab", FAKE_VOCAB, "bos", FAKE_BOS, "adds_bos", 1));
@@ -160,7 +165,8 @@ json_t *fake_description(const vllm_fake *f)
 static void write_part(const vllm_fake *f, const inferscale_ticket *t, const int32_t *prompt, uint32_t rank, uint32_t h, is_geometry *part,
                        uint32_t from)
 {
-    is_segment_desc d = { .codec = IS_CODEC_BF16, .n_tokens = t->capture_n, .tokens = prompt + t->capture_from, .geometry = part };
+    is_segment_desc d = { .codec = fake_codec, .n_tokens = t->capture_n,
+                          .tokens = prompt + t->capture_from, .geometry = part };
     float **rows = calloc(part->n_planes, sizeof *rows);
     char hex[33], path[512], tmp[520];
     is_segment *s = NULL;
@@ -219,12 +225,12 @@ bool fake_has_rows(const vllm_fake *f, const inferscale_kv_part *part, const int
            memcmp(is_segment_info(s)->tokens, prompt + part->pos, part->n_tokens * sizeof *prompt) == 0;
     for (uint32_t p = 0; good && p < 2 * FAKE_LAYERS; p++)
         for (uint32_t h = 0; h < FAKE_HEADS; h++) {
-            const uint16_t *rows = is_segment_head(s, p, h);
+            const char *rows = is_segment_head(s, p, h);
 
             for (uint32_t i = 0; i < part->n_tokens * FAKE_DIM; i++) {
                 float x;
 
-                is_codec_decode(IS_CODEC_BF16, rows + i, &x, 1);
+                is_codec_decode(fake_codec, rows + i * is_codec_bytes(fake_codec), &x, 1);
                 good = good && x == fake_row(p, h, i % FAKE_DIM, prompt, part->pos + i / FAKE_DIM);
             }
         }
