@@ -47,7 +47,7 @@ static void test_names(void **state)
 {
     is_codec c;
 
-    for (int i = 0; i <= 2; i++) {
+    for (int i = 0; i < IS_CODECS; i++) {
         assert_int_equal(is_codec_parse(is_codec_name((is_codec)i), &c), INFERSCALE_OK);
         assert_int_equal(c, i);
     }
@@ -56,6 +56,9 @@ static void test_names(void **state)
     assert_int_equal(is_codec_bytes(IS_CODEC_F32), 4);
     assert_int_equal(is_codec_bytes(IS_CODEC_F16), 2);
     assert_int_equal(is_codec_bytes(IS_CODEC_BF16), 2);
+    assert_int_equal(is_codec_row_bytes(IS_CODEC_F32, 64), 256);
+    assert_int_equal(is_codec_row_bytes(IS_CODEC_F16, 64), 128);
+    assert_int_equal(is_codec_row_bytes(IS_CODEC_INT8, 64), 66); /* 0.516 of f16 */
 }
 
 static void test_all_values_decode_and_round_trip(void **state)
@@ -153,16 +156,16 @@ static void test_f16_equals_hardware(void **state)
 static void check_level(const is_kernels *k, is_codec from, is_codec to, uint64_t *seed)
 {
     enum { MAX = 150 };
-    uint8_t src[4 * MAX + 1], want[4 * MAX + 9], got[4 * MAX + 9];
+    uint8_t src[8 * MAX + 9], want[4 * MAX + 9], got[4 * MAX + 9];
 
     for (size_t n = 0; n <= MAX; n++) {
-        size_t bytes = n * is_codec_bytes(to);
+        size_t bytes = n * is_codec_bytes(to), at = n % 3 * (n % 50);
 
         for (size_t i = 0; i < sizeof src; i++) src[i] = (uint8_t)kv_next(seed);
         memset(want, 0xa5, sizeof want);
         memset(got, 0xa5, sizeof got);
-        is_kernels_scalar.convert(from, src + 1, to, want + 1, n);
-        k->convert(from, src + 1, to, got + 1, n);
+        is_kernels_scalar.convert(from, src + 1, at, to, want + 1, n);
+        k->convert(from, src + 1, at, to, got + 1, n);
         if (memcmp(want, got, sizeof want))
             fail_msg("%s: %zu values (%zu bytes) from %s to %s differ", k->name, n, bytes, is_codec_name(from),
                      is_codec_name(to));
@@ -178,8 +181,8 @@ static void test_levels_give_the_same_bits(void **state)
 
         print_message("level %s: kernel %s\n", is_cpu_simd_name((is_simd)level), k->name);
         for (int round = 0; round < 20; round++)
-            for (int from = 0; from <= 2; from++)
-                for (int to = 0; to <= 2; to++) check_level(k, (is_codec)from, (is_codec)to, &seed);
+            for (int from = 0; from < IS_CODECS; from++)
+                for (int to = 0; to < IS_CACHE_TYPES; to++) check_level(k, (is_codec)from, (is_codec)to, &seed);
     }
 }
 
@@ -200,6 +203,54 @@ static void test_encode_decode_use_them(void **state)
     assert_memory_equal(x, y, sizeof x);
 }
 
+/* One row: by the format's definition, in double, and no value further from its origin than half a step of the scale. */
+static void check_int8(const float *x, size_t n)
+{
+    uint8_t row[2 + 200];
+    float y[200], largest = 0;
+    uint16_t h;
+    double scale;
+
+    for (size_t i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i]));
+    memset(row, 0xa5, sizeof row);
+    is_codec_encode(IS_CODEC_INT8, x, row, n);
+    for (size_t i = 2 + n; i < sizeof row; i++) assert_int_equal(row[i], 0xa5);
+    is_codec_decode(IS_CODEC_INT8, row, y, n);
+    memcpy(&h, row, sizeof h);
+    scale = value_of(h, 5, 10);
+    assert_true(scale * 127 >= (double)largest);                                          /* nothing is cut off */
+    assert_true(h == 0 || value_of((uint16_t)(h - 1), 5, 10) * 127 <= (double)largest * (1 + 0x1p-22)); /* and no step is wasted */
+    for (size_t i = 0; i < n; i++) {
+        assert_true((double)y[i] == (double)(int8_t)row[2 + i] * scale);
+        if (fabs((double)y[i] - (double)x[i]) > scale / 2 * (1 + 0x1p-20))
+            fail_msg("value %zu of %zu: %.9g became %.9g, scale %.9g", i, n, x[i], y[i], scale);
+    }
+}
+
+static void test_int8_is_its_definition(void **state)
+{
+    uint64_t seed = kv_seed();
+    float x[200], y[200];
+    uint8_t row[202];
+
+    for (int round = 0; round < 20000; round++) {
+        size_t n = 1 + kv_below(&seed, 200);
+        int shift = (int)kv_below(&seed, 42) - 25;
+
+        for (size_t i = 0; i < n; i++) x[i] = ldexpf(kv_float(&seed), kv_below(&seed, 30) ? shift : 3);
+        check_int8(x, n);
+    }
+    for (int i = 0; i < 200; i++) x[i] = 0; /* a row of zeros has scale 0 */
+    check_int8(x, 200);
+    x[7] = 1e-9f;                           /* below the smallest scale: one step of it holds it */
+    check_int8(x, 200);
+    for (int i = 0; i < 200; i++) x[i] = (float)(i - 100); /* whole numbers up to 127 keep their values */
+    x[0] = 127;
+    is_codec_encode(IS_CODEC_INT8, x, row, 200);
+    is_codec_decode(IS_CODEC_INT8, row, y, 200);
+    assert_memory_equal(x, y, sizeof x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +262,7 @@ int main(void)
 #endif
         cmocka_unit_test(test_levels_give_the_same_bits),
         cmocka_unit_test(test_encode_decode_use_them),
+        cmocka_unit_test(test_int8_is_its_definition),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

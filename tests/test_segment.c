@@ -37,7 +37,7 @@ static void same_segment(const is_segment *a, const is_segment *b)
 
         for (uint32_t h = 0; h < plane->n_heads; h++)
             assert_memory_equal(is_segment_head(a, p, h), is_segment_head(b, p, h),
-                                (size_t)x->n_tokens * plane->head_dim * is_codec_bytes(x->codec));
+                                x->n_tokens * is_codec_row_bytes(x->codec, plane->head_dim));
     }
 }
 
@@ -50,7 +50,7 @@ static void test_rows_are_kept(void **state)
         uint32_t n = 1 + kv_below(&seed, 40);
         float **rows = kv_rows(g, n, &seed);
         int32_t tokens[40] = { 1, 2, 3 };
-        is_segment_desc d = { .codec = (is_codec)(round % 3), .n_tokens = n, .tokens = tokens, .n_context = 7, .geometry = g };
+        is_segment_desc d = { .codec = (is_codec)(round % IS_CODECS), .n_tokens = n, .tokens = tokens, .n_context = 7, .geometry = g };
         is_segment *s;
 
         OK(is_segment_new(&d, (const float *const *)rows, &s));
@@ -62,18 +62,16 @@ static void test_rows_are_kept(void **state)
 
             assert_int_equal((uintptr_t)is_segment_head(s, p, 0) % 64, 0);
             for (uint32_t h = 0; h < plane->n_heads; h++)
-                for (uint32_t t = 0; t < n; t++)
-                    for (uint32_t i = 0; i < plane->head_dim; i++) {
-                        float x = rows[p][((size_t)t * plane->n_heads + h) * plane->head_dim + i], y;
-                        size_t at = ((size_t)t * plane->head_dim + i) * is_codec_bytes(d.codec);
+                for (uint32_t t = 0; t < n; t++) {
+                    size_t row = is_codec_row_bytes(d.codec, plane->head_dim);
+                    uint8_t *want = is_malloc(row);
 
-                        is_codec_decode(d.codec, (const uint8_t *)is_segment_head(s, p, h) + at, &y, 1);
-                        if (d.codec == IS_CODEC_F16) x = is_f32_from_f16(is_f16_from_f32(x));
-                        if (d.codec == IS_CODEC_BF16) x = is_f32_from_bf16(is_bf16_from_f32(x));
-                        assert_true(x == y);
-                    }
+                    is_codec_encode(d.codec, rows[p] + ((size_t)t * plane->n_heads + h) * plane->head_dim, want, plane->head_dim);
+                    assert_memory_equal((const uint8_t *)is_segment_head(s, p, h) + t * row, want, row);
+                    is_free(want);
+                }
         }
-        assert_true(is_segment_bytes(s) >= is_geometry_width(g) * n * is_codec_bytes(d.codec));
+        assert_true(is_segment_bytes(s) >= is_geometry_token_bytes(g, d.codec) * n);
         assert_ptr_equal(is_segment_ref(s), s);
         is_segment_unref(s);
         is_segment_unref(s);
@@ -96,7 +94,7 @@ static void test_refusals(void **state)
     assert_int_equal(is_segment_new(&bad, (const float *const *)rows, &s), INFERSCALE_E_INVALID);
     bad = d, bad.n_tokens = UINT32_MAX;
     assert_int_equal(is_segment_new(&bad, (const float *const *)rows, &s), INFERSCALE_E_INVALID);
-    bad = d, bad.codec = (is_codec)3;
+    bad = d, bad.codec = (is_codec)IS_CODECS;
     assert_int_equal(is_segment_new(&bad, (const float *const *)rows, &s), INFERSCALE_E_INVALID);
     bad = d, bad.tokens = NULL;
     assert_int_equal(is_segment_new(&bad, (const float *const *)rows, &s), INFERSCALE_E_INVALID);
@@ -133,7 +131,7 @@ static void test_file_round_trip(void **state)
     assert_true(mkstemp(path) >= 0);
     for (int round = 0; round < 60; round++) {
         is_geometry *g = round ? kv_random_geometry(&seed) : kv_smollm2();
-        is_segment *s = kv_segment(g, (is_codec)(round % 3), 1 + kv_below(&seed, 40), (uint8_t)round, &seed), *a, *b;
+        is_segment *s = kv_segment(g, (is_codec)(round % IS_CODECS), 1 + kv_below(&seed, 40), (uint8_t)round, &seed), *a, *b;
         is_buf bytes = IS_BUF_INIT;
         uint8_t *file;
         size_t n;
@@ -255,9 +253,11 @@ static void test_foreign_files(void **state)
 
     assert_int_equal(parse_copy((const uint8_t *)"GGUF\3\0\0\0 and so on, a file of somebody else", 40), INFERSCALE_E_FOREIGN);
     assert_int_equal(parse_copy((const uint8_t *)"x", 1), INFERSCALE_E_FOREIGN);
-    b.data[8] = 2; /* a newer version says so, not that it is damaged */
+    b.data[8] = 3; /* a newer version says so, not that it is damaged */
     assert_int_equal(parse_copy(b.data, b.len), INFERSCALE_E_FOREIGN);
-    assert_non_null(strstr(is_error(), "version 2"));
+    assert_non_null(strstr(is_error(), "version 3"));
+    b.data[8] = 2; /* a version that this codec's files do not have */
+    assert_int_equal(parse_copy(b.data, b.len), INFERSCALE_E_CORRUPT);
     is_buf_free(&b);
 }
 
@@ -275,6 +275,7 @@ static void test_kept_files(void **state)
         { "bf16-adjacent", IS_CODEC_BF16, IS_PAIR_ADJACENT, 1, 1, 12, 4, 8, 2 },
         { "f32-no-rope", IS_CODEC_F32, 0, 1, 3, 5, 0, 0, 4 },
         { "f16-odd", IS_CODEC_F16, IS_PAIR_HALVES, 1, 1, 7, 1, 6, 1 },
+        { "int8-halves", IS_CODEC_INT8, IS_PAIR_HALVES, 2, 2, 8, 0, 8, 3 },
     };
 
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {

@@ -128,23 +128,12 @@ void inferscale_kv_load_close(inferscale_kv_load *load)
 inferscale_status inferscale_kv_load_read(const inferscale_kv_load *load, uint32_t plane, int dst_type, void *dst, size_t token_stride,
                                           size_t head_stride)
 {
-    uint8_t *to = dst;
-
     if (!load || !dst || dst_type < INFERSCALE_F32 || dst_type > INFERSCALE_BF16)
         return is_fail(INFERSCALE_E_INVALID, "inferscale_kv_load_read needs an open load, a destination and its type, INFERSCALE_F32, _F16 or "
                        "_BF16");
     if (plane < load->cut.plane_begin || plane >= load->cut.plane_end)
         return is_fail(INFERSCALE_E_INVALID, "plane %u of a load of planes %u to %u; ask for one that was loaded", plane,
                        load->cut.plane_begin, load->cut.plane_end);
-    for (size_t i = 0, m; i < load->n; i += m) { /* those of one codec at a time */
-        is_codec codec = is_segment_info(load->spans[i].segment)->codec;
-        size_t n_tokens = 0;
-
-        for (m = 0; i + m < load->n && is_segment_info(load->spans[i + m].segment)->codec == codec; m++)
-            n_tokens += load->spans[i + m].token_end - load->spans[i + m].token_begin;
-        IS_TRY(is_compose_plane_rows(load->spans + i, m, load->kv->rope, plane - load->cut.plane_begin, (is_codec)dst_type, to,
-                                     token_stride, head_stride, false));
-        to += n_tokens * token_stride * is_codec_bytes((is_codec)dst_type);
-    }
-    return INFERSCALE_OK;
+    return is_compose_plane_rows(load->spans, load->n, load->kv->rope, plane - load->cut.plane_begin, (is_codec)dst_type, dst,
+                                 token_stride, head_stride, false);
 }

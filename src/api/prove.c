@@ -110,7 +110,7 @@ static is_status add_segment(is_proof *p, const is_segment *s, size_t budget)
     for (uint32_t i = 0; i < d->geometry->n_planes; i++)
         for (uint32_t h = 0; h < d->geometry->planes[i].n_heads; h++)
             IS_TRY(is_needles_add(p->needles, ROWS, is_segment_head(s, i, h),
-                                  (size_t)d->n_tokens * d->geometry->planes[i].head_dim * is_codec_bytes(d->codec), 64,
+                                  d->n_tokens * is_codec_row_bytes(d->codec, d->geometry->planes[i].head_dim), 64,
                                   budget / n_heads + 1));
     return INFERSCALE_OK;
 }

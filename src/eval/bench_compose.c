@@ -21,7 +21,7 @@ static const struct { const char *name; int parts;
 typedef struct bench {
     is_geometry *own_geometry;
     const is_geometry *g;
-    is_codec codec;
+    is_codec codec, to; /* of the segments, of the destination */
     is_rope *rope;
     is_compose_span *spans;        /* [n_segments]; whole segments, owned */
     uint32_t n_segments, n_total;  /* tokens of all */
@@ -87,6 +87,7 @@ static is_status set_up(bench *b, const bench_compose_options *o)
         return is_fail(INFERSCALE_E_INVALID, "the compose benchmark takes up to 4096 segments of 4096 tokens and %d repeats",
                        MAX_REPEATS);
     b->codec = o->codec;
+    b->to = is_codec_plain(o->codec) ? o->codec : IS_CODEC_F16; /* what an engine holds */
     b->g = o->geometry;
     if (!b->g) {
         IS_TRY(smollm2(&b->own_geometry));
@@ -105,7 +106,7 @@ static is_status set_up(bench *b, const bench_compose_options *o)
         b->n_total += b->spans[i].token_end;
     }
     IS_TRY(is_rope_new(b->g, b->n_total + 64, &b->rope));
-    b->bytes = (size_t)is_geometry_width(b->g) * b->n_total * is_codec_bytes(b->codec);
+    b->bytes = is_geometry_token_bytes(b->g, b->to) * b->n_total;
     room = b->bytes + (size_t)FRAME * (b->g->n_planes + 1);
     b->dst = is_malloc_aligned(64, room);
     b->flat = is_malloc_aligned(64, b->bytes);
@@ -129,12 +130,12 @@ static void tear_down(bench *b)
 static is_status run_plane(const bench *b, uint32_t plane, int arm, bool columns, bool stream, uint8_t *dst)
 {
     const is_plane *p = &b->g->planes[plane];
-    size_t row = is_plane_width(p) * is_codec_bytes(b->codec);
+    size_t row = p->n_heads * is_codec_row_bytes(b->codec, p->head_dim);
 
     if (arm == ARM_COMPOSE && columns)
-        return is_compose_plane_columns(b->spans, b->n_segments, b->rope, plane, b->codec, dst, b->n_total, stream);
+        return is_compose_plane_columns(b->spans, b->n_segments, b->rope, plane, b->to, dst, b->n_total, stream);
     if (arm == ARM_COMPOSE)
-        return is_compose_plane_rows(b->spans, b->n_segments, b->rope, plane, b->codec, dst, is_plane_width(p), p->head_dim,
+        return is_compose_plane_rows(b->spans, b->n_segments, b->rope, plane, b->to, dst, is_plane_width(p), p->head_dim,
                                      stream);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         size_t n = b->spans[i].token_end * row;
@@ -154,7 +155,7 @@ static is_status run(const bench *b, int parts, int arm, size_t *bytes)
     *bytes = 0;
     for (uint32_t plane = 0; plane < b->g->n_planes; plane++) {
         const is_plane *p = &b->g->planes[plane];
-        size_t n = (size_t)is_plane_width(p) * b->n_total * is_codec_bytes(b->codec);
+        size_t n = (size_t)is_plane_width(p) * b->n_total * is_codec_bytes(b->to);
 
         if (!(parts & (p->is_v ? V_ROWS | V_COLUMNS : K_ROWS))) continue;
         dst += FRAME;

@@ -1,7 +1,7 @@
-/* codec.c - the three element types, their scalar conversions (the oracles of all SIMD), and the dispatch to the best kernel.
- */
+/* codec.c - how rows are held: sizes, names, the scalar conversions (the oracles of all SIMD), the choice of the kernel. */
 #include "kv/codec.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kv/kernels.h"
@@ -11,35 +11,71 @@ size_t is_codec_bytes(is_codec c)
     return c == IS_CODEC_F32 ? 4 : 2;
 }
 
+size_t is_codec_row_bytes(is_codec c, size_t n)
+{
+    return c == IS_CODEC_INT8 ? IS_INT8_SCALE_BYTES + n : n * is_codec_bytes(c);
+}
+
 const char *is_codec_name(is_codec c)
 {
     switch (c) {
     case IS_CODEC_F32: return "f32";
     case IS_CODEC_F16: return "f16";
     case IS_CODEC_BF16: return "bf16";
+    case IS_CODEC_INT8: return "int8";
     }
     return "unknown";
 }
 
 is_status is_codec_parse(const char *name, is_codec *out)
 {
-    for (int c = IS_CODEC_F32; c <= IS_CODEC_BF16; c++) {
+    for (int c = IS_CODEC_F32; c < IS_CODECS; c++) {
         if (name && !strcmp(name, is_codec_name((is_codec)c))) {
             *out = (is_codec)c;
             return INFERSCALE_OK;
         }
     }
-    return is_fail(INFERSCALE_E_INVALID, "unknown codec \"%.20s\"; use f16, bf16 or f32", name ? name : "");
+    return is_fail(INFERSCALE_E_INVALID, "unknown codec \"%.20s\"; use f16, bf16, f32 or int8", name ? name : "");
+}
+
+/* The smallest f16 that is not below x >= 0. */
+static uint16_t f16_not_below(float x)
+{
+    uint16_t h = is_f16_from_f32(x);
+
+    if (h >= 0x7c00) return 0x7bff; /* beyond the largest finite f16: the values are cut to it */
+    return is_f32_from_f16(h) < x ? (uint16_t)(h + 1) : h;
+}
+
+/* One row in int8. One implementation for all levels: encoding is not the hot path, and its bits must not depend on the machine. */
+static void int8_encode(const float *src, uint8_t *dst, size_t n)
+{
+    float largest = 0, scale;
+    uint16_t h;
+
+    for (size_t i = 0; i < n; i++) largest = fabsf(src[i]) > largest ? fabsf(src[i]) : largest;
+    h = f16_not_below(largest / 127.0f);
+    scale = is_f32_from_f16(h);
+    memcpy(dst, &h, sizeof h);
+    for (size_t i = 0; i < n; i++) {
+        float q = scale > 0 ? nearbyintf(src[i] / scale) : 0;
+
+        dst[IS_INT8_SCALE_BYTES + i] = (uint8_t)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+    }
 }
 
 void is_codec_encode(is_codec c, const float *src, void *dst, size_t n)
 {
-    is_kernels_best()->convert(IS_CODEC_F32, src, c, dst, n);
+    if (c == IS_CODEC_INT8) {
+        int8_encode(src, dst, n);
+        return;
+    }
+    is_kernels_best()->convert(IS_CODEC_F32, src, 0, c, dst, n);
 }
 
 void is_codec_decode(is_codec c, const void *src, float *dst, size_t n)
 {
-    is_kernels_best()->convert(c, src, IS_CODEC_F32, dst, n);
+    is_kernels_best()->convert(c, src, 0, IS_CODEC_F32, dst, n);
 }
 
 static uint32_t bits_of(float x)

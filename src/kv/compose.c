@@ -32,8 +32,10 @@ enum {
 /* One span, resolved: what the loops need and nothing that would make them wait for a segment's own memory. */
 typedef struct run {
     const uint8_t *src;  /* the first token of the first head wanted */
+    size_t src_row;      /* bytes of one head of one token */
     size_t src_head;     /* bytes from head to head */
     uint32_t n, pos;
+    is_codec from;
 } run;
 
 enum { RUNS_ON_STACK = 128 };
@@ -46,8 +48,8 @@ typedef struct compose_job {
     run *runs, on_stack[RUNS_ON_STACK];
     size_t n_runs;
     uint32_t head_begin, n_heads, head_dim;
-    is_codec from, to;
-    size_t src_row, dst_row; /* bytes of one head of one token */
+    is_codec to;
+    size_t dst_row; /* bytes of one head of one token */
 } compose_job;
 
 static bool same_plane(const is_plane *a, const is_plane *b)
@@ -61,20 +63,20 @@ static is_status resolve(compose_job *j, const is_compose_span *s, const is_geom
 {
     const is_segment *seg = s->segment;
 
-    if (!seg || plane >= seg->geometry->n_planes || seg->desc.codec != j->from ||
+    if (!seg || plane >= seg->geometry->n_planes ||
         (seg->geometry != g && !same_plane(&seg->geometry->planes[plane], j->p)))
         return is_fail(INFERSCALE_E_INVALID,
-                       "segments of different models or codecs in one composition (plane %u); compose each kind by "
-                       "itself",
-                       plane);
+                       "segments of different models in one composition (plane %u); compose each kind by itself", plane);
     if (!seg->payload) return is_fail(INFERSCALE_E_INVALID, "a segment without its rows cannot be composed; read the whole of it");
     if (s->token_begin > s->token_end || s->token_end > seg->desc.n_tokens)
         return is_fail(INFERSCALE_E_INVALID, "tokens %u to %u of a segment of %u; ask for tokens that are there",
                        s->token_begin, s->token_end, seg->desc.n_tokens);
     out->n = s->token_end - s->token_begin;
     out->pos = s->pos;
-    out->src_head = seg->desc.n_tokens * j->src_row;
-    out->src = seg->payload + seg->plane_at[plane] + j->head_begin * out->src_head + s->token_begin * j->src_row;
+    out->from = seg->desc.codec;
+    out->src_row = is_codec_row_bytes(out->from, j->head_dim);
+    out->src_head = seg->desc.n_tokens * out->src_row;
+    out->src = seg->payload + seg->plane_at[plane] + j->head_begin * out->src_head + s->token_begin * out->src_row;
     if (j->p->pairing == IS_PAIR_NONE || !out->n) return INFERSCALE_OK;
     j->set = is_rope_set_for(rope, j->p, s->pos, out->n);
     return j->set ? INFERSCALE_OK : INFERSCALE_E_INVALID;
@@ -88,7 +90,7 @@ static is_status prepare(compose_job *j, const is_compose_span *spans, size_t n,
     const is_segment *first = n ? spans[0].segment : NULL;
 
     j->runs = j->on_stack;
-    if (!dst || !first || (unsigned)to > IS_CODEC_BF16 || plane >= first->geometry->n_planes)
+    if (!dst || !first || !is_codec_plain(to) || plane >= first->geometry->n_planes)
         return is_fail(INFERSCALE_E_INVALID,
                        "composing needs segments, a destination, a plane of them, and f32, f16 or bf16; check the "
                        "engine's geometry");
@@ -102,10 +104,8 @@ static is_status prepare(compose_job *j, const is_compose_span *spans, size_t n,
     j->head_begin = head_begin;
     j->n_heads = head_end - head_begin;
     j->head_dim = j->p->head_dim;
-    j->from = first->desc.codec;
     j->to = to;
-    j->src_row = j->head_dim * is_codec_bytes(j->from);
-    j->dst_row = j->head_dim * is_codec_bytes(to);
+    j->dst_row = is_codec_row_bytes(to, j->head_dim);
     if (n > RUNS_ON_STACK && !(j->runs = is_malloc(n * sizeof *j->runs)))
         return is_fail(INFERSCALE_E_NOMEM, "out of memory composing %zu segments; use fewer facts", n);
     for (j->n_runs = 0; j->n_runs < n; j->n_runs++)
@@ -120,7 +120,7 @@ static void finish(compose_job *j)
 
 /* ---- Reading ahead --------------------------------------------------------------------------------------------------- */
 
-/* The token that is AHEAD_BYTES further on than the one being worked on, in this span or a later one. */
+/* The token that is about AHEAD_BYTES further on than the one being worked on, in this span or a later one. */
 typedef struct ahead {
     size_t run;
     uint32_t token;
@@ -144,7 +144,7 @@ static void ahead_move(const compose_job *j, ahead *a, uint32_t n)
 static ahead ahead_start(const compose_job *j)
 {
     ahead a = { 0 };
-    size_t row = j->src_row * j->n_heads;
+    size_t row = j->n_runs ? j->runs[0].src_row * j->n_heads : 0;
 
     ahead_move(j, &a, (uint32_t)(AHEAD_BYTES / (row ? row : 1)) + 1);
     return a;
@@ -165,12 +165,12 @@ static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_
                       size_t dst_step, size_t dst_head, const ahead *a)
 {
     is_rows rows = {
-        .src = s->src + head * s->src_head + t * j->src_row, .dst = dst, .src_step = j->src_row, .dst_step = dst_step,
+        .src = s->src + head * s->src_head + t * s->src_row, .dst = dst, .src_step = s->src_row, .dst_step = dst_step,
         .src_head = s->src_head, .dst_head = dst_head, .n_rows = n, .n_heads = n_heads,
     };
 
     if (a && a->run < j->n_runs) {
-        rows.ahead = j->runs[a->run].src + a->token * j->src_row;
+        rows.ahead = j->runs[a->run].src + a->token * j->runs[a->run].src_row;
         rows.ahead_head = j->runs[a->run].src_head;
     }
     if (j->set) {
@@ -180,7 +180,7 @@ static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_
             .cos = row,
             .sin = row + j->set->half,
             .table_step = 2 * (size_t)j->set->half,
-            .from = j->from,
+            .from = s->from,
             .to = j->to,
             .head_dim = j->head_dim,
             .rot_begin = j->p->rot_begin,
@@ -190,12 +190,12 @@ static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_
         };
 
         is_kernels_rotate(j->k, &r);
-    } else if (j->from == j->to) {
-        j->k->copy(&rows, j->src_row);
+    } else if (s->from == j->to) {
+        j->k->copy(&rows, s->src_row);
     } else {
         for (uint32_t h = 0; h < n_heads; h++)
             for (uint32_t i = 0; i < n; i++)
-                j->k->convert(j->from, (const uint8_t *)rows.src + h * s->src_head + i * j->src_row, j->to,
+                j->k->convert(s->from, (const uint8_t *)rows.src + h * s->src_head + i * s->src_row, 0, j->to,
                               dst + h * dst_head + i * dst_step, j->head_dim);
     }
 }
@@ -293,12 +293,6 @@ static transpose_fn transpose_for(const compose_job *j)
     return is_codec_bytes(j->to) == 2 ? j->k->transpose16 : j->k->transpose32;
 }
 
-/* Bits stay as they are: no rotation, no conversion. */
-static bool is_copy(const compose_job *j)
-{
-    return !j->set && j->from == j->to;
-}
-
 /* One head of one span; what has to be rotated or converted first goes through a stage. */
 static void columns_head(const compose_job *j, const run *s, uint32_t head, uint8_t *dst, size_t column_step)
 {
@@ -306,7 +300,7 @@ static void columns_head(const compose_job *j, const run *s, uint32_t head, uint
     uint32_t block = block_tokens(STAGE_BYTES, j->dst_row);
     transpose_fn transpose = transpose_for(j);
 
-    if (is_copy(j)) {
+    if (!j->set && s->from == j->to) {
         transpose(s->src + head * s->src_head, j->dst_row, dst, column_step, s->n, j->head_dim);
         return;
     }
@@ -320,7 +314,7 @@ static void columns_head(const compose_job *j, const run *s, uint32_t head, uint
 /* Asks for all rows of the span after s. Long ones the hardware reads ahead by itself. */
 static void fetch_next(const compose_job *j, const run *s)
 {
-    size_t bytes = ++s < j->runs + j->n_runs ? s->n * j->src_row : 0;
+    size_t bytes = ++s < j->runs + j->n_runs ? s->n * s->src_row : 0;
 
     if (bytes > 2 * AHEAD_BYTES) return;
     for (uint32_t h = 0; h < j->n_heads; h++)
@@ -364,26 +358,41 @@ static void stripe_flush(const compose_job *j, stripe *s, size_t column_step, ui
     s->first = false;
 }
 
-/* Pointers to the next tokens' rows of a head; returns how many of n there are. */
-static uint32_t next_rows(const compose_job *j, ahead *a, uint32_t head, uint32_t n, const uint8_t **rows)
+/* A row of a head where it is stored. */
+typedef struct place { const uint8_t *row; is_codec codec; } place;
+
+/* The next tokens' rows of a head; returns how many of n there are. */
+static uint32_t next_rows(const compose_job *j, ahead *a, uint32_t head, uint32_t n, place *rows)
 {
     uint32_t got = 0;
 
     while (got < n && a->run < j->n_runs) {
         const run *s = &j->runs[a->run];
-        const uint8_t *row = s->src + head * s->src_head + a->token * j->src_row;
+        const uint8_t *row = s->src + head * s->src_head + a->token * s->src_row;
         uint32_t m = s->n - a->token < n - got ? s->n - a->token : n - got;
 
-        for (uint32_t i = 0; i < m; i++, row += j->src_row) rows[got++] = row;
+        for (uint32_t i = 0; i < m; i++, row += s->src_row) rows[got++] = (place){ row, s->from };
         ahead_move(j, a, m);
     }
     return got;
 }
 
+/* Where values [dim, dim + n_cols) of the rows begin in the destination's type: in the segment, or converted to the stage. */
+static void in_type(const compose_job *j, const place *rows, uint32_t n, uint32_t dim, uint32_t n_cols,
+                    uint8_t stage[IS_GATHER][2 * STRIPE_COLS], const uint8_t **out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = rows[i].codec == j->to ? rows[i].row + 2 * dim : stage[i];
+        if (out[i] == stage[i]) j->k->convert(rows[i].codec, rows[i].row, dim, j->to, stage[i], n_cols);
+    }
+}
+
 /* 16-bit columns [dim, dim + n_cols) of a head. */
 static void columns_stripe(const compose_job *j, uint32_t head, uint32_t dim, uint32_t n_cols, uint8_t *dst, size_t column_step)
 {
-    const uint8_t *rows[IS_GATHER], *soon[IS_GATHER];
+    _Alignas(LINE) uint8_t stage[IS_GATHER][2 * STRIPE_COLS];
+    const uint8_t *values[IS_GATHER], *soon[IS_GATHER];
+    place rows[IS_GATHER], soon_rows[IS_GATHER];
     ahead now = { 0 }, later = { 0 };
     stripe s;
     uint32_t n;
@@ -393,9 +402,12 @@ static void columns_stripe(const compose_job *j, uint32_t head, uint32_t dim, ui
     s.first = true;
     ahead_move(j, &later, AHEAD_TOKENS);
     while ((n = next_rows(j, &now, head, IS_GATHER, rows)) > 0) {
-        bool more = next_rows(j, &later, head, IS_GATHER, soon) == IS_GATHER;
+        bool more = next_rows(j, &later, head, IS_GATHER, soon_rows) == IS_GATHER;
 
-        j->k->gather16(rows, more ? soon : NULL, dim * 2, s.data + LINE + s.bytes, STRIPE_STEP, n, n_cols);
+        for (uint32_t i = 0; more && i < IS_GATHER; i++)
+            soon[i] = soon_rows[i].row + dim * (soon_rows[i].codec == j->to ? 2 : 1);
+        in_type(j, rows, n, dim, n_cols, stage, values);
+        j->k->gather16(values, more ? soon : NULL, 0, s.data + LINE + s.bytes, STRIPE_STEP, n, n_cols);
         s.bytes += n * 2;
         if (n < IS_GATHER) break;
         if (s.bytes == STRIPE_BYTES) stripe_flush(j, &s, column_step, n_cols, false);
@@ -419,7 +431,7 @@ is_status is_compose_plane_columns(const is_compose_span *spans, size_t n_spans,
     compose_job j;
     is_status st = prepare(&j, spans, n_spans, rope, plane, 0, UINT32_MAX, dst_type, dst);
 
-    if (st == INFERSCALE_OK && stream && is_copy(&j) && is_codec_bytes(dst_type) == 2) columns_stream(&j, dst, column_step);
+    if (st == INFERSCALE_OK && stream && !j.set && is_codec_bytes(dst_type) == 2) columns_stream(&j, dst, column_step);
     else if (st == INFERSCALE_OK) columns_plain(&j, dst, column_step);
     finish(&j);
     return st;

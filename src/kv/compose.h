@@ -25,7 +25,7 @@ typedef struct is_compose_span {
 enum { IS_COMPOSE_STREAM_BYTES = 6 << 20 };
 
 /* One plane, all heads, all spans one after another: the fast way. The tokens of spans[0] come first, then those of spans[1]
- * and so on. Segments must share the plane's shape and the codec. stream: write past the caches (rows: only without gaps). */
+ * and so on. Segments must share the plane's shape; each may have a codec of its own. stream: write past the caches (rows: only without gaps). */
 is_status is_compose_plane_rows(const is_compose_span *spans, size_t n_spans, const is_rope *rope, uint32_t plane,
                                 is_codec dst_type, void *dst, size_t token_stride, size_t head_stride, bool stream);
 /* Element (head, dim, i-th token of all) goes to dst[(head * head_dim + dim) * column_stride + i]. */

@@ -17,6 +17,14 @@ enum {
     PLANE_BYTES = 32, /* of one plane in serial form */
 };
 
+uint64_t is_geometry_token_bytes(const is_geometry *g, is_codec codec)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < g->n_planes; i++) n += g->planes[i].n_heads * is_codec_row_bytes(codec, g->planes[i].head_dim);
+    return n;
+}
+
 uint64_t is_geometry_width(const is_geometry *g)
 {
     uint64_t n = 0;

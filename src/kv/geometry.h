@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "kv/codec.h"
 
 enum { IS_PAIR_NONE = 0, IS_PAIR_ADJACENT = 1 /* (2i, 2i+1) */, IS_PAIR_HALVES = 2 /* (i, i + rot_dim/2) */ };
 
@@ -42,6 +43,7 @@ typedef struct is_geometry {
 
 static inline uint32_t is_plane_width(const is_plane *p) { return p->n_heads * p->head_dim; } /* elements of one token */
 uint64_t is_geometry_width(const is_geometry *g);   /* elements of one token over all planes */
+uint64_t is_geometry_token_bytes(const is_geometry *g, is_codec codec); /* of one token's rows over all planes */
 
 /* A geometry with room for the given counts, zeroed; is_geometry_free frees it. NULL = out of memory. */
 is_geometry *is_geometry_new(uint32_t n_planes, uint32_t n_freqs);

@@ -14,6 +14,10 @@ static float load_one(is_codec c, const void *p, size_t i)
         memcpy(&x, (const uint8_t *)p + 4 * i, 4);
         return x;
     }
+    if (c == IS_CODEC_INT8) {
+        memcpy(&h, p, sizeof h);
+        return (float)(int8_t)((const uint8_t *)p)[IS_INT8_SCALE_BYTES + i] * is_f32_from_f16(h);
+    }
     memcpy(&h, (const uint8_t *)p + 2 * i, 2);
     return c == IS_CODEC_F16 ? is_f32_from_f16(h) : is_f32_from_bf16(h);
 }
@@ -41,9 +45,12 @@ static void convert_range(is_codec from, const void *src, is_codec to, void *dst
     for (size_t i = begin; i < end; i++) store_one(to, dst, i, load_one(from, src, i));
 }
 
-static void convert_scalar(is_codec from, const void *src, is_codec to, void *dst, size_t n)
+static void convert_scalar(is_codec from, const void *src, size_t at, is_codec to, void *dst, size_t n)
 {
-    convert_range(from, src, to, dst, 0, n);
+    uint8_t *d = dst;
+
+    if (from == to) memmove(d, (const uint8_t *)src + at * is_codec_bytes(to), n * is_codec_bytes(to));
+    else for (size_t i = 0; i < n; i++) store_one(to, d, i, load_one(from, src, at + i));
 }
 
 static void rotate_row(const is_rotate *r, const uint8_t *src, uint8_t *dst, const float *cos, const float *sin)

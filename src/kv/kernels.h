@@ -38,12 +38,12 @@ static inline uint32_t is_rotate_rest(uint32_t how) { return how >> 16 & 3; }
 bool is_rotate_known(uint32_t how); /* made of those, without bits that mean nothing */
 
 /* Rotate rows. Row r of every head uses cos[r * table_step ...], sin likewise (floats, readable up to a multiple of 16 pairs).
- * src may equal dst if types and steps are the same. */
+ * src may equal dst if types and steps are the same. Where the codec has a scale, a row begins with it. */
 typedef struct is_rotate {
     is_rows rows;
     const float *cos, *sin;
     size_t table_step;
-    is_codec from, to;
+    is_codec from, to; /* to: a plain codec */
     uint32_t head_dim, rot_begin, rot_dim; /* rot_dim >= 2, even; dims outside the range are only converted */
     uint8_t pairing;                       /* IS_PAIR_ADJACENT or IS_PAIR_HALVES */
     uint32_t how;                          /* IS_ROTATE_*; `rotate` takes F32 only, `rotate_as` all */
@@ -53,7 +53,8 @@ enum { IS_GATHER = 32 }; /* rows that gather16 takes at a time */
 
 typedef struct is_kernels {
     const char *name;
-    void (*convert)(is_codec from, const void *src, is_codec to, void *dst, size_t n);
+    /* Values [at, at + n) of the row at src to dst. to: a plain codec; int8 to int8 is the caller's memcpy. */
+    void (*convert)(is_codec from, const void *src, size_t at, is_codec to, void *dst, size_t n);
     void (*rotate)(const is_rotate *r);
     void (*rotate_as)(const is_rotate *r); /* from and to may differ only in the scalar table's */
     void (*copy)(const is_rows *r, size_t row_bytes);

@@ -35,6 +35,14 @@ IS_INLINE vf of_bf16(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_
 IS_INLINE vf ld_f32(const void *p) { return _mm256_loadu_ps(p); }
 IS_INLINE vf ld_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
 IS_INLINE vf ld_bf16(const void *p) { return of_bf16(_mm_loadu_si128(p)); }
+IS_INLINE vf ld_int8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+IS_INLINE vf v_f16_everywhere(const void *p)
+{
+    uint16_t h;
+
+    memcpy(&h, p, sizeof h);
+    return _mm256_cvtph_ps(_mm_set1_epi16((short)h));
+}
 IS_INLINE void st_f32(void *p, vf v) { _mm256_storeu_ps(p, v); }
 IS_INLINE void st_f16(void *p, vf v) { _mm_storeu_si128(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
 IS_INLINE void st_bf16(void *p, vf v) { _mm_storeu_si128(p, bf16_of(v)); }
@@ -48,14 +56,16 @@ IS_INLINE void st_cut(void *p, vf v)
 }
 
 /* Ends of rows go through a small buffer: AVX2 has no masks for 16-bit elements. */
-#define IS_ENDS(T, SIZE)                                                                                                       \
+#define IS_END_LOAD(T, SIZE)                                                                                                   \
     IS_INLINE vf ldn_##T(const void *p, long n)                                                                                \
     {                                                                                                                          \
         uint8_t end[8 * (SIZE)] = { 0 };                                                                                       \
                                                                                                                                \
         if (n > 0) memcpy(end, p, (size_t)n * (SIZE));                                                                         \
         return ld_##T(end);                                                                                                    \
-    }                                                                                                                          \
+    }
+#define IS_ENDS(T, SIZE)                                                                                                       \
+    IS_END_LOAD(T, SIZE)                                                                                                       \
     IS_INLINE void stn_##T(void *p, vf v, long n)                                                                              \
     {                                                                                                                          \
         uint8_t end[8 * (SIZE)];                                                                                               \
@@ -68,6 +78,7 @@ IS_ENDS(f32, 4)
 IS_ENDS(f16, 2)
 IS_ENDS(bf16, 2)
 IS_ENDS(cut, 2)
+IS_END_LOAD(int8, 1)
 
 /* In-lane shuffles: lane k of even/odd holds pairs 2k, 2k+1 of the first vector, then of the second. */
 IS_INLINE vf v_even(vf p, vf q) { return _mm256_shuffle_ps(p, q, 0x88); }

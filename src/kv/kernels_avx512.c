@@ -3,6 +3,7 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <string.h>
 
 #define IS_TARGET __attribute__((target("avx2,f16c,fma,avx512f,avx512bw,avx512vl,avx512dq")))
 #define IS_INLINE static inline IS_TARGET __attribute__((always_inline))
@@ -36,6 +37,15 @@ IS_INLINE __mmask16 first(long n) { return (__mmask16)(n <= 0 ? 0 : (1u << n) - 
 IS_INLINE vf ld_f32(const void *p) { return _mm512_loadu_ps(p); }
 IS_INLINE vf ld_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 IS_INLINE vf ld_bf16(const void *p) { return of_bf16(_mm256_loadu_si256(p)); }
+IS_INLINE vf ld_int8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+IS_INLINE vf ldn_int8(const void *p, long n) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p))); }
+IS_INLINE vf v_f16_everywhere(const void *p)
+{
+    uint16_t h;
+
+    memcpy(&h, p, sizeof h);
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short)h));
+}
 IS_INLINE void st_f32(void *p, vf v) { _mm512_storeu_ps(p, v); }
 IS_INLINE void st_f16(void *p, vf v) { _mm256_storeu_si256(p, f16_of(v)); }
 IS_INLINE void st_bf16(void *p, vf v) { _mm256_storeu_si256(p, bf16_of(v)); }

@@ -3,6 +3,8 @@
  *   IS_TARGET, IS_W           function attributes; floats per vector
  *   vf, vi                    float and integer vectors; IS_LANES 128-bit lanes each
  *   ld_T, st_T                whole vectors of type T = f32, f16, bf16 to and from vf
+ *   ld_int8, ldn_int8         signed bytes as floats
+ *   v_f16_everywhere          the f16 at an address in every place
  *   ldn_T, stn_T              the same for the first n elements (n <= 0 reads or writes nothing; missing ones load as 0)
  *   v_mul, v_add, v_sub, v_fma (a * b + c), v_fms (a * b - c), v_fnma (c - a * b)
  *   round_f16, round_bf16     a vf rounded to that type
@@ -21,6 +23,23 @@
 #define IS_SIZE_f32 4
 #define IS_SIZE_f16 2
 #define IS_SIZE_bf16 2
+#define IS_SIZE_int8 1
+
+/* Bytes of a row before its first value, and what its values are multiplied with. */
+#define IS_HEAD_f32 0
+#define IS_HEAD_f16 0
+#define IS_HEAD_bf16 0
+#define IS_HEAD_int8 IS_INT8_SCALE_BYTES
+#define IS_PLAIN(T)                                                                                                            \
+    IS_INLINE vf scale_##T(const uint8_t *row) { return (void)row, (vf) { 0 }; }                                               \
+    IS_INLINE vf lds_##T(const uint8_t *p, vf scale) { return (void)scale, ld_##T(p); }                                        \
+    IS_INLINE vf ldsn_##T(const uint8_t *p, vf scale, long n) { return (void)scale, ldn_##T(p, n); }
+IS_PLAIN(f32)
+IS_PLAIN(f16)
+IS_PLAIN(bf16)
+IS_INLINE vf scale_int8(const uint8_t *row) { return v_f16_everywhere(row); }
+IS_INLINE vf lds_int8(const uint8_t *p, vf scale) { return v_mul(ld_int8(p), scale); }
+IS_INLINE vf ldsn_int8(const uint8_t *p, vf scale, long n) { return v_mul(ldn_int8(p, n), scale); }
 
 /* Asks for bytes that will be read soon, in the second-level cache (3% faster than in the first). One line at a time between
  * the stores, for a burst of requests would take all of the processor's line buffers, which stores past the caches need too. */
@@ -31,22 +50,24 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
 
 /* ---- Convert --------------------------------------------------------------------------------------------------------- */
 
+/* Values [at, at + n) of a row. */
 #define IS_CONVERT(F, T)                                                                                                       \
-    static IS_TARGET void convert_##F##_##T(const void *src, void *dst, size_t n)                                              \
+    static IS_TARGET void convert_##F##_##T(const void *src, size_t at, void *dst, size_t n)                                   \
     {                                                                                                                          \
-        const uint8_t *s = src;                                                                                                \
+        const uint8_t *s = (const uint8_t *)src + IS_HEAD_##F + at * IS_SIZE_##F;                                              \
+        const vf scale = scale_##F(src);                                                                                       \
         uint8_t *d = dst;                                                                                                      \
         size_t i = 0;                                                                                                          \
                                                                                                                                \
-        for (; i + IS_W <= n; i += IS_W) st_##T(d + i * IS_SIZE_##T, ld_##F(s + i * IS_SIZE_##F));                             \
-        if (i < n) stn_##T(d + i * IS_SIZE_##T, ldn_##F(s + i * IS_SIZE_##F, (long)(n - i)), (long)(n - i));                   \
+        for (; i + IS_W <= n; i += IS_W) st_##T(d + i * IS_SIZE_##T, lds_##F(s + i * IS_SIZE_##F, scale));                     \
+        if (i < n) stn_##T(d + i * IS_SIZE_##T, ldsn_##F(s + i * IS_SIZE_##F, scale, (long)(n - i)), (long)(n - i));           \
     }
 
 /* Same types keep their bits; memmove because a rotation in place passes the same row. */
 #define IS_CONVERT_SAME(T)                                                                                                     \
-    static void convert_##T##_##T(const void *src, void *dst, size_t n)                                                        \
+    static void convert_##T##_##T(const void *src, size_t at, void *dst, size_t n)                                             \
     {                                                                                                                          \
-        memmove(dst, src, n * IS_SIZE_##T);                                                                                    \
+        memmove(dst, (const uint8_t *)src + at * IS_SIZE_##T, n * IS_SIZE_##T);                                                \
     }
 
 /* ---- Rotate ---------------------------------------------------------------------------------------------------------- */
@@ -54,14 +75,15 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
 /* A vector of pairs is loaded whole before anything of it is stored, so that a row may be rotated in place. The two commonest
  * head sizes have loops of known length: their rows are too short for the branches of the general one. */
 #define IS_ROTATE_HALVES(F, T)                                                                                                 \
-    IS_INLINE void halves_row_##F##_##T(const uint8_t *s, uint8_t *d, const float *cos, const float *sin, const size_t half)   \
+    IS_INLINE void halves_row_##F##_##T(const uint8_t *row, uint8_t *d, const size_t begin, const float *cos, const float *sin, const size_t half) \
     {                                                                                                                          \
-        const uint8_t *s0 = s, *s1 = s + half * IS_SIZE_##F;                                                                   \
-        uint8_t *d0 = d, *d1 = d + half * IS_SIZE_##T;                                                                         \
+        const uint8_t *s0 = row + IS_HEAD_##F + begin * IS_SIZE_##F, *s1 = s0 + half * IS_SIZE_##F;                            \
+        uint8_t *d0 = d + begin * IS_SIZE_##T, *d1 = d0 + half * IS_SIZE_##T;                                                  \
+        const vf scale = scale_##F(row);                                                                                       \
         size_t i = 0;                                                                                                          \
                                                                                                                                \
         for (; i + IS_W <= half; i += IS_W) {                                                                                  \
-            vf a = ld_##F(s0 + i * IS_SIZE_##F), b = ld_##F(s1 + i * IS_SIZE_##F);                                             \
+            vf a = lds_##F(s0 + i * IS_SIZE_##F, scale), b = lds_##F(s1 + i * IS_SIZE_##F, scale);                             \
             vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                       \
                                                                                                                                \
             st_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)));                                                     \
@@ -69,7 +91,7 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
         }                                                                                                                      \
         if (i < half) {                                                                                                        \
             long k = (long)(half - i);                                                                                         \
-            vf a = ldn_##F(s0 + i * IS_SIZE_##F, k), b = ldn_##F(s1 + i * IS_SIZE_##F, k);                                     \
+            vf a = ldsn_##F(s0 + i * IS_SIZE_##F, scale, k), b = ldsn_##F(s1 + i * IS_SIZE_##F, scale, k);                     \
             vf c = ld_f32(cos + i), z = ld_f32(sin + i);                                                                       \
                                                                                                                                \
             stn_##T(d0 + i * IS_SIZE_##T, v_sub(v_mul(a, c), v_mul(b, z)), k);                                                 \
@@ -90,35 +112,38 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
                                                                                                                                \
             if (half == 32 && n == 64) {                                                                                       \
                 for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
-                    fetch(ahead, 64 * IS_SIZE_##F);                                                                            \
+                    fetch(ahead, IS_HEAD_##F + 64 * IS_SIZE_##F);                                                              \
                     ahead += src_step;                                                                                         \
-                    halves_row_##F##_##T(s, d, cos, sin, 32);                                                                  \
+                    halves_row_##F##_##T(s, d, 0, cos, sin, 32);                                                               \
                 }                                                                                                              \
             } else if (half == 64 && n == 128) {                                                                               \
                 for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
-                    fetch(ahead, 128 * IS_SIZE_##F);                                                                           \
+                    fetch(ahead, IS_HEAD_##F + 128 * IS_SIZE_##F);                                                             \
                     ahead += src_step;                                                                                         \
-                    halves_row_##F##_##T(s, d, cos, sin, 64);                                                                  \
+                    halves_row_##F##_##T(s, d, 0, cos, sin, 64);                                                               \
                 }                                                                                                              \
             } else {                                                                                                           \
                 for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
-                    fetch(ahead, n * IS_SIZE_##F);                                                                             \
+                    fetch(ahead, IS_HEAD_##F + n * IS_SIZE_##F);                                                               \
                     ahead += src_step;                                                                                         \
-                    if (begin) convert_##F##_##T(s, d, begin);                                                                 \
-                    halves_row_##F##_##T(s + begin * IS_SIZE_##F, d + begin * IS_SIZE_##T, cos, sin, half);                    \
-                    if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                     \
+                    if (begin) convert_##F##_##T(s, 0, d, begin);                                                              \
+                    halves_row_##F##_##T(s, d, begin, cos, sin, half);                                                         \
+                    if (end < n) convert_##F##_##T(s, end, d + end * IS_SIZE_##T, n - end);                                    \
                 }                                                                                                              \
             }                                                                                                                  \
         }                                                                                                                      \
     }
 
 #define IS_ROTATE_ADJACENT(F, T)                                                                                               \
-    IS_INLINE void adjacent_row_##F##_##T(const uint8_t *s, uint8_t *d, const float *cos, const float *sin, const size_t half) \
+    IS_INLINE void adjacent_row_##F##_##T(const uint8_t *row, uint8_t *d, const size_t begin, const float *cos, const float *sin, const size_t half) \
     {                                                                                                                          \
+        const uint8_t *s = row + IS_HEAD_##F + begin * IS_SIZE_##F;                                                            \
+        const vf scale = scale_##F(row);                                                                                       \
         size_t i = 0;                                                                                                          \
                                                                                                                                \
+        d += begin * IS_SIZE_##T;                                                                                              \
         for (; i + IS_W <= half; i += IS_W) {                                                                                  \
-            vf p = ld_##F(s + 2 * i * IS_SIZE_##F), q = ld_##F(s + (2 * i + IS_W) * IS_SIZE_##F);                              \
+            vf p = lds_##F(s + 2 * i * IS_SIZE_##F, scale), q = lds_##F(s + (2 * i + IS_W) * IS_SIZE_##F, scale);              \
             vf a = v_even(p, q), b = v_odd(p, q), c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                  \
             vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                     \
                                                                                                                                \
@@ -127,7 +152,7 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
         }                                                                                                                      \
         if (i < half) {                                                                                                        \
             long k = 2 * (long)(half - i), k0 = k < IS_W ? k : IS_W, k1 = k - k0;                                              \
-            vf p = ldn_##F(s + 2 * i * IS_SIZE_##F, k0), q = ldn_##F(s + (2 * i + IS_W) * IS_SIZE_##F, k1);                    \
+            vf p = ldsn_##F(s + 2 * i * IS_SIZE_##F, scale, k0), q = ldsn_##F(s + (2 * i + IS_W) * IS_SIZE_##F, scale, k1);    \
             vf a = v_even(p, q), b = v_odd(p, q), c = v_order(ld_f32(cos + i)), z = v_order(ld_f32(sin + i));                  \
             vf y0 = v_sub(v_mul(a, c), v_mul(b, z)), y1 = v_add(v_mul(a, z), v_mul(b, c));                                     \
                                                                                                                                \
@@ -149,23 +174,23 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
                                                                                                                                \
             if (half == 32 && n == 64) {                                                                                       \
                 for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
-                    fetch(ahead, 64 * IS_SIZE_##F);                                                                            \
+                    fetch(ahead, IS_HEAD_##F + 64 * IS_SIZE_##F);                                                              \
                     ahead += src_step;                                                                                         \
-                    adjacent_row_##F##_##T(s, d, cos, sin, 32);                                                                \
+                    adjacent_row_##F##_##T(s, d, 0, cos, sin, 32);                                                             \
                 }                                                                                                              \
             } else if (half == 64 && n == 128) {                                                                               \
                 for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
-                    fetch(ahead, 128 * IS_SIZE_##F);                                                                           \
+                    fetch(ahead, IS_HEAD_##F + 128 * IS_SIZE_##F);                                                             \
                     ahead += src_step;                                                                                         \
-                    adjacent_row_##F##_##T(s, d, cos, sin, 64);                                                                \
+                    adjacent_row_##F##_##T(s, d, 0, cos, sin, 64);                                                             \
                 }                                                                                                              \
             } else {                                                                                                           \
                 for (size_t t = r->rows.n_rows; t--; s += src_step, d += dst_step, cos += table, sin += table) {               \
-                    fetch(ahead, n * IS_SIZE_##F);                                                                             \
+                    fetch(ahead, IS_HEAD_##F + n * IS_SIZE_##F);                                                               \
                     ahead += src_step;                                                                                         \
-                    if (begin) convert_##F##_##T(s, d, begin);                                                                 \
-                    adjacent_row_##F##_##T(s + begin * IS_SIZE_##F, d + begin * IS_SIZE_##T, cos, sin, half);                  \
-                    if (end < n) convert_##F##_##T(s + end * IS_SIZE_##F, d + end * IS_SIZE_##T, n - end);                     \
+                    if (begin) convert_##F##_##T(s, 0, d, begin);                                                              \
+                    adjacent_row_##F##_##T(s, d, begin, cos, sin, half);                                                       \
+                    if (end < n) convert_##F##_##T(s, end, d + end * IS_SIZE_##T, n - end);                                    \
                 }                                                                                                              \
             }                                                                                                                  \
         }                                                                                                                      \
@@ -182,6 +207,9 @@ IS_CONVERT(f16, f32)
 IS_CONVERT(f16, bf16)
 IS_CONVERT(bf16, f32)
 IS_CONVERT(bf16, f16)
+IS_CONVERT(int8, f32)
+IS_CONVERT(int8, f16)
+IS_CONVERT(int8, bf16)
 IS_PAIR_OF_TYPES(f32, f32)
 IS_PAIR_OF_TYPES(f32, f16)
 IS_PAIR_OF_TYPES(f32, bf16)
@@ -191,25 +219,29 @@ IS_PAIR_OF_TYPES(f16, bf16)
 IS_PAIR_OF_TYPES(bf16, f32)
 IS_PAIR_OF_TYPES(bf16, f16)
 IS_PAIR_OF_TYPES(bf16, bf16)
+IS_PAIR_OF_TYPES(int8, f32)
+IS_PAIR_OF_TYPES(int8, f16)
+IS_PAIR_OF_TYPES(int8, bf16)
 
-/* Indexed by is_codec: f32 = 0, f16 = 1, bf16 = 2. */
+/* Indexed by is_codec: f32 = 0, f16 = 1, bf16 = 2, int8 = 3 (from only). */
 #define IS_TABLE(prefix)                                                                                                       \
     {                                                                                                                          \
         { prefix##_f32_f32, prefix##_f32_f16, prefix##_f32_bf16 }, { prefix##_f16_f32, prefix##_f16_f16, prefix##_f16_bf16 },  \
         { prefix##_bf16_f32, prefix##_bf16_f16, prefix##_bf16_bf16 },                                                          \
+        { prefix##_int8_f32, prefix##_int8_f16, prefix##_int8_bf16 },                                                          \
     }
 
-static void convert(is_codec from, const void *src, is_codec to, void *dst, size_t n)
+static void convert(is_codec from, const void *src, size_t at, is_codec to, void *dst, size_t n)
 {
-    static void (*const table[3][3])(const void *, void *, size_t) = IS_TABLE(convert);
+    static void (*const table[IS_CODECS][IS_CACHE_TYPES])(const void *, size_t, void *, size_t) = IS_TABLE(convert);
 
-    table[from][to](src, dst, n);
+    table[from][to](src, at, dst, n);
 }
 
 static void rotate(const is_rotate *r)
 {
-    static void (*const table_halves[3][3])(const is_rotate *) = IS_TABLE(halves);
-    static void (*const table_adjacent[3][3])(const is_rotate *) = IS_TABLE(adjacent);
+    static void (*const table_halves[IS_CODECS][IS_CACHE_TYPES])(const is_rotate *) = IS_TABLE(halves);
+    static void (*const table_adjacent[IS_CODECS][IS_CACHE_TYPES])(const is_rotate *) = IS_TABLE(adjacent);
 
     (r->pairing == IS_PAIR_HALVES ? table_halves : table_adjacent)[r->from][r->to](r);
 }

@@ -86,8 +86,8 @@ static is_status alloc(const is_segment_desc *desc, bool bare, uint64_t max_payl
     if (desc->n_tokens < 1 || desc->n_tokens > IS_SEGMENT_MAX_TOKENS || !desc->tokens)
         return is_fail(INFERSCALE_E_INVALID, "a KV segment of %u tokens; spans must have 1 to %d", desc->n_tokens,
                        IS_SEGMENT_MAX_TOKENS);
-    if (desc->codec != IS_CODEC_F32 && desc->codec != IS_CODEC_F16 && desc->codec != IS_CODEC_BF16)
-        return is_fail(INFERSCALE_E_INVALID, "unknown codec %d of a KV segment; use f16, bf16 or f32", (int)desc->codec);
+    if (!is_codec_known(desc->codec))
+        return is_fail(INFERSCALE_E_INVALID, "unknown codec %d of a KV segment; use f16, bf16, f32 or int8", (int)desc->codec);
     s = is_calloc(1, sizeof *s);
     if (!s) return no_memory();
     atomic_init(&s->refs, 1);
@@ -114,7 +114,8 @@ is_status is_segment_alloc_bare(const is_segment_desc *desc, is_segment **out)
 /* What would become infinite, or is not a number, must not be stored: attention over it would spoil every answer it serves. */
 static is_status check_values(const float *x, size_t n, is_codec codec, uint32_t plane)
 {
-    float limit = codec == IS_CODEC_F16 ? 65520.0f : codec == IS_CODEC_BF16 ? 0x1.ffp127f : INFINITY;
+    static const float limits[IS_CODECS] = { INFINITY, 65520.0f, 0x1.ffp127f, IS_INT8_LARGEST };
+    const float limit = limits[codec];
     size_t wrong = 0;
 
     for (size_t i = 0; i < n; i++) wrong += !(fabsf(x[i]) < limit);
@@ -130,7 +131,7 @@ static is_status check_values(const float *x, size_t n, is_codec codec, uint32_t
 static void encode_plane(is_segment *s, uint32_t plane, const float *rows)
 {
     const is_plane *p = &s->geometry->planes[plane];
-    size_t row = (size_t)p->head_dim * is_codec_bytes(s->desc.codec);
+    size_t row = is_codec_row_bytes(s->desc.codec, p->head_dim);
     uint8_t *dst = s->payload + s->plane_at[plane];
     uint64_t used = is_segment_head_bytes(s, p) * p->n_heads;
     uint64_t end = plane + 1 < s->geometry->n_planes ? s->plane_at[plane + 1] : s->payload_bytes;
@@ -165,7 +166,7 @@ is_status is_segment_new(const is_segment_desc *desc, const float *const *rows, 
 static void decode_plane(const is_segment *s, uint32_t plane, float *rows)
 {
     const is_plane *p = &s->geometry->planes[plane];
-    size_t row = (size_t)p->head_dim * is_codec_bytes(s->desc.codec);
+    size_t row = is_codec_row_bytes(s->desc.codec, p->head_dim);
     const uint8_t *src = s->payload + s->plane_at[plane];
 
     for (uint32_t h = 0; h < p->n_heads; h++)
@@ -220,10 +221,12 @@ is_status is_segment_new_raw(const is_segment_desc *desc, const void *const *row
     is_status st = INFERSCALE_OK;
 
     *out = NULL;
+    if (!is_codec_plain(desc->codec))
+        return is_fail(INFERSCALE_E_INVALID, "rows of an engine's cache in codec %d; they are f16, bf16 or f32", (int)desc->codec);
     IS_TRY(is_segment_alloc(desc, UINT64_MAX, &s));
     for (uint32_t i = 0; i < s->geometry->n_planes && st == INFERSCALE_OK; i++) {
         const is_plane *p = &s->geometry->planes[i];
-        size_t row = (size_t)p->head_dim * is_codec_bytes(desc->codec);
+        size_t row = is_codec_row_bytes(desc->codec, p->head_dim);
         uint8_t *dst = s->payload + s->plane_at[i];
         uint64_t end = i + 1 < s->geometry->n_planes ? s->plane_at[i + 1] : s->payload_bytes;
 

@@ -25,7 +25,7 @@ typedef struct is_segment is_segment;    /* reference counted; made with one ref
 
 /* From rows[plane] = F32 [n_tokens][n_heads][head_dim], keys un-rotated. Rounds once, to the codec. */
 is_status is_segment_new(const is_segment_desc *desc, const float *const *rows, is_segment **out);
-/* From rows[plane] = [n_tokens][n_heads][head_dim] elements of the codec: bits are kept. E_UNSUPPORTED: a value that is not a number. */
+/* From rows[plane] = [n_tokens][n_heads][head_dim] values of the codec, a plain one: bits are kept. E_UNSUPPORTED: a value that is not a number. */
 is_status is_segment_new_raw(const is_segment_desc *desc, const void *const *rows, is_segment **out);
 /* The same rows in another codec, under another name: each value is rounded once more, from f32 that is the first time. */
 is_status is_segment_recode(const is_segment *s, const uint8_t name[IS_HASH_BYTES], is_codec codec, is_segment **out);
@@ -33,7 +33,7 @@ is_segment *is_segment_ref(is_segment *s);
 void is_segment_unref(is_segment *s);    /* NULL is allowed */
 
 const is_segment_desc *is_segment_info(const is_segment *s);
-/* One head of one plane: [n_tokens][head_dim] elements of the codec, contiguous. */
+/* One head of one plane: n_tokens rows of head_dim values in the codec, contiguous. */
 const void *is_segment_head(const is_segment *s, uint32_t plane, uint32_t head);
 size_t is_segment_bytes(const is_segment *s); /* memory held */
 /* A bare segment has no rows (is_segment_head is not to be asked): what a plan holds where another process injects them. */

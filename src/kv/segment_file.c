@@ -9,7 +9,7 @@
 static const uint8_t magic[8] = { 0x89, 'I', 'S', 'S', 'E', 'G', '\r', '\n' };
 
 enum {
-    VERSION = 1,
+    NEWEST = 2,         /* version */
     PREFIX_BYTES = 24,  /* magic, version, header bytes, file bytes */
     FIXED_BYTES = 128,  /* what stands before the tokens */
     MAX_HEADER = 1 << 30,
@@ -79,6 +79,9 @@ static void add_sums(is_buf *b, const is_segment *s)
     }
 }
 
+/* Version 2 is version 1 with rows in int8: programs that do not know them refuse the file as a newer one's. */
+static uint32_t version_of(is_codec codec) { return is_codec_plain(codec) ? 1 : 2; }
+
 static is_status build_header(const is_segment *s, is_buf *b)
 {
     is_buf geometry = IS_BUF_INIT;
@@ -89,7 +92,7 @@ static is_status build_header(const is_segment *s, is_buf *b)
     is_geometry_write(s->geometry, &geometry);
     l = lay_out(s->desc.n_tokens, geometry.len, s->geometry->n_planes, n_heads);
     is_buf_add(b, magic, sizeof magic);
-    is_buf_u32(b, VERSION);
+    is_buf_u32(b, version_of(s->desc.codec));
     is_buf_u32(b, (uint32_t)l.header_bytes);
     is_buf_u64(b, l.header_bytes + s->payload_bytes);
     is_buf_u32(b, (uint32_t)s->desc.codec);
@@ -162,11 +165,11 @@ static is_status check_prefix(const uint8_t *p, size_t n, uint64_t file_bytes, u
     if (memcmp(p, magic, n < sizeof magic ? n : sizeof magic))
         return is_fail(INFERSCALE_E_FOREIGN, "this is not a KV segment file; give the path of a .seg file of the vault");
     if (n < PREFIX_BYTES) return corrupt("shorter than its header");
-    if (is_get_u32(p + 8) != VERSION)
+    if (is_get_u32(p + 8) < 1 || is_get_u32(p + 8) > NEWEST)
         return is_fail(INFERSCALE_E_FOREIGN,
-                       "this KV segment has format version %u and this program reads version %d; use a newer "
+                       "this KV segment has format version %u and this program reads versions 1 to %d; use a newer "
                        "inferscale, or encode its facts again",
-                       is_get_u32(p + 8), VERSION);
+                       is_get_u32(p + 8), NEWEST);
     *header_bytes = is_get_u32(p + 12);
     if (*header_bytes < FIXED_BYTES + IS_SEGMENT_ALIGN || *header_bytes % IS_SEGMENT_ALIGN || *header_bytes > MAX_HEADER)
         return corrupt("header size out of range");
@@ -215,13 +218,14 @@ static is_status parse_header(const uint8_t *h, uint32_t header_bytes, uint64_t 
 
     memset(out, 0, sizeof *out);
     if (is_checksum(h, header_bytes - 8) != is_get_u64(h + header_bytes - 8)) return corrupt("header checksum");
-    if (n_tokens < 1 || n_tokens > IS_SEGMENT_MAX_TOKENS || is_get_u32(h + 24) > IS_CODEC_BF16 || is_get_u64(h + 56))
+    if (n_tokens < 1 || n_tokens > IS_SEGMENT_MAX_TOKENS || !is_codec_known((is_codec)is_get_u32(h + 24)) || is_get_u64(h + 56))
         return corrupt("a header field out of range");
     out->header_bytes = header_bytes;
     out->payload_bytes = is_get_u64(h + 48);
     if (l.header_bytes != header_bytes || out->payload_bytes != file_bytes - header_bytes)
         return corrupt("sizes that contradict each other");
     out->desc.codec = (is_codec)is_get_u32(h + 24);
+    if (is_get_u32(h + 8) != version_of(out->desc.codec)) return corrupt("a codec of another version");
     out->desc.n_tokens = n_tokens;
     out->desc.n_context = is_get_u32(h + 32);
     memcpy(out->desc.name, h + 64, IS_HASH_BYTES);

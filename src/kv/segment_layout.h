@@ -32,7 +32,7 @@ uint64_t is_segment_lay_out(const is_segment_desc *desc, uint64_t *plane_at);
 
 static inline uint64_t is_segment_block_bytes(const is_segment_desc *d, const is_plane *p)
 {
-    return (uint64_t)d->n_tokens * p->head_dim * is_codec_bytes(d->codec);
+    return (uint64_t)d->n_tokens * is_codec_row_bytes(d->codec, p->head_dim);
 }
 
 static inline uint64_t is_segment_head_bytes(const is_segment *s, const is_plane *p)

@@ -65,7 +65,7 @@ typedef struct merge {
 static void decode(const merge *m, const is_segment *s, uint32_t i, uint32_t h, uint32_t plane, uint32_t head)
 {
     const is_plane *q = &m->g->planes[plane];
-    size_t row = q->head_dim * is_codec_bytes(s->desc.codec), width = is_plane_width(q);
+    size_t row = is_codec_row_bytes(s->desc.codec, q->head_dim), width = is_plane_width(q);
     const uint8_t *src = is_segment_head(s, i, h);
     float *dst = m->rows[plane] + (size_t)head * q->head_dim;
 
@@ -76,7 +76,7 @@ static void decode(const merge *m, const is_segment *s, uint32_t i, uint32_t h, 
 static bool agrees(const merge *m, const is_segment *s, uint32_t i, uint32_t h, uint32_t plane, uint32_t head)
 {
     const is_plane *q = &m->g->planes[plane];
-    size_t row = q->head_dim * is_codec_bytes(s->desc.codec), width = is_plane_width(q);
+    size_t row = is_codec_row_bytes(s->desc.codec, q->head_dim), width = is_plane_width(q);
     const float *have = m->rows[plane] + (size_t)head * q->head_dim;
     const uint8_t *src = is_segment_head(s, i, h);
     double largest = 0, apart = 0;

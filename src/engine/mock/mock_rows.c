@@ -90,7 +90,7 @@ void mock_stored_row(const is_segment *s, uint32_t plane, uint32_t token, float 
     is_codec codec = is_segment_info(s)->codec;
 
     for (uint32_t h = 0; h < MOCK_HEADS; h++) {
-        const char *from = (const char *)is_segment_head(s, plane, h) + (size_t)token * MOCK_HEAD_DIM * is_codec_bytes(codec);
+        const char *from = (const char *)is_segment_head(s, plane, h) + token * is_codec_row_bytes(codec, MOCK_HEAD_DIM);
 
         is_codec_decode(codec, from, out + h * MOCK_HEAD_DIM, MOCK_HEAD_DIM);
     }
