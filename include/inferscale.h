@@ -148,7 +148,7 @@ typedef struct inferscale_options {
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
     const char *system;       /* system text of the encoding header; NULL = the default */
     const char *policy;       /* encoding policy of the first stage: "page:N", "facts:W", "header", ... (docs/design.md 4); NULL = the default */
-    const char *codec;        /* KV codec in the vault: "f16", "bf16", "f32"; NULL or "auto" = the type of the model's cache (llama: f16) */
+    const char *codec;        /* KV codec in the vault: "f16", "bf16", "f32", "int8"; NULL or "auto" = the type of the model's cache (llama: f16) */
     uint32_t n_ctx;           /* engine context in tokens; 0 = min(8192, what the model was trained for) */
     uint32_t n_threads;       /* 0 = physical cores */
     int flash_attention;      /* INFERSCALE_FA_*; AUTO = measured at first load */

@@ -39,10 +39,10 @@ static void segments_hold_what_they_say(void **state)
 /* Facts that come one by one, or a few at a time, under a page policy: the same truth, whatever was stored and whatever computed. */
 static void facts_that_come_one_by_one(void **state)
 {
-    static const char *const codecs[] = { "f16", "bf16", "f32" };
+    static const char *const codecs[] = { "f16", "bf16", "f32", "int8" };
 
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
         lab *l = ek_open("mock", NULL, NULL, codecs[i]);
         is_policy policy = ek_policy("page:6+2");
         int64_t ids[FACTS];
@@ -62,8 +62,8 @@ static void facts_that_come_one_by_one(void **state)
         }
         if (strcmp(codecs[i], "f16") == 0)
             for (int f = 0; f < FACTS; f++) ek_check_fact(l, &policy, ids[f]);
-        /* a page costs its header's tokens and its leads once, a fact its own; bf16 rows are not good enough to build upon */
-        if (i != 1) assert_true((double)computed < 2.6 * (double)own);
+        /* a page costs its header's tokens and its leads once, a fact its own; bf16 and int8 rows are not good enough to build upon */
+        if (i % 2 == 0) assert_true((double)computed < 2.6 * (double)own);
         else assert_true(computed > own);
         lab_close(l);
     }

@@ -256,6 +256,12 @@ is_variant *is_asking_variant(is_asking *a, int64_t id)
     return NULL;
 }
 
+/* Rows that lost precision when they were stored (int8, or bf16 where the cache is f16) are exact nowhere. */
+static bool stores_exactly(const is_asking *a)
+{
+    return is_codec_keeps(a->is->profile->codec, is_engine_describe(a->is->engine)->exact_codec);
+}
+
 /* The fact that came to stand right behind the header takes the rows that are exact there, if it has them. */
 static is_status exact_first(is_asking *a, is_planned *planned)
 {
@@ -267,8 +273,10 @@ static is_status exact_first(is_asking *a, is_planned *planned)
     is_status st;
 
     if (!v) return INFERSCALE_OK;
-    v->exact = strcmp(v->policy, "header") == 0;
-    if (v->exact) return INFERSCALE_OK;
+    if (strcmp(v->policy, "header") == 0) {
+        v->exact = stores_exactly(a);
+        return INFERSCALE_OK;
+    }
     IS_TRY(is_variant_exact(a->is, &a->p, v->id, plan->parts[at].version, a->o.stage, &exact, &n_bad));
     if (!exact) return INFERSCALE_OK;
     if (!is_planned_same(planned, at, exact)) { /* an outdated row is still in its place */
@@ -278,7 +286,7 @@ static is_status exact_first(is_asking *a, is_planned *planned)
     st = is_planned_replace(planned, at, exact);
     is_segment_unref(exact);
     if (st != INFERSCALE_OK) return st;
-    *v = (is_variant){ .id = v->id, .policy = "header", .exact = true };
+    *v = (is_variant){ .id = v->id, .policy = "header", .exact = stores_exactly(a) };
     return INFERSCALE_OK;
 }
 

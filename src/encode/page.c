@@ -120,12 +120,14 @@ static is_status sheet_new(const is_pager *g, const is_page *page, sheet *s)
 }
 
 /* The rows of all places before `end` as they are stored, if there are all of them; else the context stays computed. So it does if
- * one of them is over: the rows behind it saw it. bf16 rows are not of reference precision, unless the model itself is bf16. */
+ * one of them is over: the rows behind it saw it. bf16 rows (unless the model itself is bf16) and int8 rows are not of reference
+ * precision. */
 static is_status hold_stored(const is_pager *g, const sheet *s, size_t end, is_context *c)
 {
     const is_engine_info *info = is_engine_describe(g->enc->engine);
 
-    if (end == 0 || (g->enc->profile->codec == IS_CODEC_BF16 && info->exact_codec != IS_CODEC_BF16)) return INFERSCALE_OK;
+    if (end == 0 || g->enc->profile->codec == IS_CODEC_INT8 ||
+        (g->enc->profile->codec == IS_CODEC_BF16 && info->exact_codec != IS_CODEC_BF16)) return INFERSCALE_OK;
     for (size_t i = 0; i < end; i++)
         if (!s->kept[i] || s->page->facts[i].over) return INFERSCALE_OK;
     c->stored = is_calloc(end, sizeof *c->stored);

@@ -19,6 +19,8 @@ enum { IS_CODECS = 4, IS_CACHE_TYPES = 3, IS_INT8_SCALE_BYTES = 2 };
 static inline bool is_codec_known(is_codec c) { return (unsigned)c < IS_CODECS; }
 /* Its rows are plain arrays: an engine's cache can have this type. */
 static inline bool is_codec_plain(is_codec c) { return (unsigned)c < IS_CACHE_TYPES; }
+/* Rows that are held in c come back as an engine whose cache has that type would hold them. */
+static inline bool is_codec_keeps(is_codec c, is_codec cache) { return c == IS_CODEC_F32 || c == cache; }
 size_t is_codec_bytes(is_codec c);                   /* per value of a plain codec: 4, 2, 2 */
 size_t is_codec_row_bytes(is_codec c, size_t n);     /* of a row of n values */
 const char *is_codec_name(is_codec c);               /* "f32" ... */

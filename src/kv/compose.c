@@ -193,10 +193,7 @@ static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_
     } else if (s->from == j->to) {
         j->k->copy(&rows, s->src_row);
     } else {
-        for (uint32_t h = 0; h < n_heads; h++)
-            for (uint32_t i = 0; i < n; i++)
-                j->k->convert(s->from, (const uint8_t *)rows.src + h * s->src_head + i * s->src_row, 0, j->to,
-                              dst + h * dst_head + i * dst_step, j->head_dim);
+        j->k->convert_rows(s->from, j->to, &rows, j->head_dim);
     }
 }
 

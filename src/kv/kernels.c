@@ -53,6 +53,14 @@ static void convert_scalar(is_codec from, const void *src, size_t at, is_codec t
     else for (size_t i = 0; i < n; i++) store_one(to, d, i, load_one(from, src, at + i));
 }
 
+static void convert_rows_scalar(is_codec from, is_codec to, const is_rows *r, size_t n)
+{
+    for (size_t h = 0; h < r->n_heads; h++)
+        for (size_t t = 0; t < r->n_rows; t++)
+            convert_scalar(from, (const uint8_t *)r->src + h * r->src_head + t * r->src_step, 0, to,
+                           (uint8_t *)r->dst + h * r->dst_head + t * r->dst_step, n);
+}
+
 static void rotate_row(const is_rotate *r, const uint8_t *src, uint8_t *dst, const float *cos, const float *sin)
 {
     size_t half = r->rot_dim / 2;
@@ -219,7 +227,7 @@ static void fence_scalar(void)
 }
 
 const is_kernels is_kernels_scalar = {
-    "scalar", convert_scalar, rotate_scalar, rotate_as_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
+    "scalar", convert_scalar, convert_rows_scalar, rotate_scalar, rotate_as_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
     gather16_scalar, stream_scalar, drain_scalar, fence_scalar,
 };
 

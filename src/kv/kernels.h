@@ -55,6 +55,8 @@ typedef struct is_kernels {
     const char *name;
     /* Values [at, at + n) of the row at src to dst. to: a plain codec; int8 to int8 is the caller's memcpy. */
     void (*convert)(is_codec from, const void *src, size_t at, is_codec to, void *dst, size_t n);
+    /* Whole rows of n values. to: as above. */
+    void (*convert_rows)(is_codec from, is_codec to, const is_rows *r, size_t n);
     void (*rotate)(const is_rotate *r);
     void (*rotate_as)(const is_rotate *r); /* from and to may differ only in the scalar table's */
     void (*copy)(const is_rows *r, size_t row_bytes);

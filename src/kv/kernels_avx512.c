@@ -103,6 +103,6 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
 
 #include "kv/kernels_body.h"
 
-const is_kernels is_kernels_avx512 = { "avx512", convert, rotate, rotate_as, copy, transpose16, transpose32,
+const is_kernels is_kernels_avx512 = { "avx512", convert, convert_rows, rotate, rotate_as, copy, transpose16, transpose32,
                                        gather16, stream, drain, fence };
 #endif

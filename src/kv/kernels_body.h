@@ -52,7 +52,7 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
 
 /* Values [at, at + n) of a row. */
 #define IS_CONVERT(F, T)                                                                                                       \
-    static IS_TARGET void convert_##F##_##T(const void *src, size_t at, void *dst, size_t n)                                   \
+    IS_INLINE void convert_##F##_##T(const void *src, size_t at, void *dst, size_t n)                                          \
     {                                                                                                                          \
         const uint8_t *s = (const uint8_t *)src + IS_HEAD_##F + at * IS_SIZE_##F;                                              \
         const vf scale = scale_##F(src);                                                                                       \
@@ -61,6 +61,24 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
                                                                                                                                \
         for (; i + IS_W <= n; i += IS_W) st_##T(d + i * IS_SIZE_##T, lds_##F(s + i * IS_SIZE_##F, scale));                     \
         if (i < n) stn_##T(d + i * IS_SIZE_##T, ldsn_##F(s + i * IS_SIZE_##F, scale, (long)(n - i)), (long)(n - i));           \
+    }
+
+/* Rows of n values; the two commonest head sizes have loops of known length. */
+#define IS_CONVERT_ROWS(F, T)                                                                                                  \
+    static IS_TARGET void rows_##F##_##T(const is_rows *r, size_t n)                                                           \
+    {                                                                                                                          \
+        for (size_t h = 0; h < r->n_heads; h++) {                                                                              \
+            const uint8_t *s = (const uint8_t *)r->src + h * r->src_head;                                                      \
+            const uint8_t *ahead = r->ahead ? (const uint8_t *)r->ahead + h * r->ahead_head : s;                               \
+            uint8_t *d = (uint8_t *)r->dst + h * r->dst_head;                                                                  \
+                                                                                                                               \
+            for (size_t t = r->n_rows; t--; s += r->src_step, d += r->dst_step, ahead += r->src_step) {                        \
+                fetch(ahead, IS_HEAD_##F + n * IS_SIZE_##F);                                                                   \
+                if (n == 64) convert_##F##_##T(s, 0, d, 64);                                                                   \
+                else if (n == 128) convert_##F##_##T(s, 0, d, 128);                                                            \
+                else convert_##F##_##T(s, 0, d, n);                                                                            \
+            }                                                                                                                  \
+        }                                                                                                                      \
     }
 
 /* Same types keep their bits; memmove because a rotation in place passes the same row. */
@@ -196,7 +214,7 @@ IS_INLINE void fetch(const uint8_t *p, size_t bytes)
         }                                                                                                                      \
     }
 
-#define IS_PAIR_OF_TYPES(F, T) IS_ROTATE_HALVES(F, T) IS_ROTATE_ADJACENT(F, T)
+#define IS_PAIR_OF_TYPES(F, T) IS_ROTATE_HALVES(F, T) IS_ROTATE_ADJACENT(F, T) IS_CONVERT_ROWS(F, T)
 
 IS_CONVERT_SAME(f32)
 IS_CONVERT_SAME(f16)
@@ -236,6 +254,13 @@ static void convert(is_codec from, const void *src, size_t at, is_codec to, void
     static void (*const table[IS_CODECS][IS_CACHE_TYPES])(const void *, size_t, void *, size_t) = IS_TABLE(convert);
 
     table[from][to](src, at, dst, n);
+}
+
+static void convert_rows(is_codec from, is_codec to, const is_rows *r, size_t n)
+{
+    static void (*const table[IS_CODECS][IS_CACHE_TYPES])(const is_rows *, size_t) = IS_TABLE(rows);
+
+    table[from][to](r, n);
 }
 
 static void rotate(const is_rotate *r)

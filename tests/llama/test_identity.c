@@ -146,6 +146,11 @@ static void encoded_at(subject *s, const layout *l, uint32_t at, is_vault *v, wo
         snprintf(what, sizeof what, "encoded at +%u, %s", at, is_codec_name((is_codec)codec));
         subject_same(s, what, w->oracle, w->got, w->n);
     }
+    if (at == 0) {
+        cut_segments(s, l, &rows, IS_CODEC_INT8, KIT_GOOD, NULL, segments);
+        inject(s, l, segments, 0, w->got);
+        subject_close_to(s, "encoded at +0, int8", w->oracle, w->got, w->n);
+    }
     for (int harm = KIT_GOOD + 1; at == 1 && harm < KIT_HARMS; harm++) {
         cut_segments(s, l, &rows, IS_CODEC_F16, (kit_harm)harm, NULL, segments);
         inject(s, l, segments, 0, w->got);

@@ -165,6 +165,13 @@ void subject_same(const subject *s, const char *what, const float *want, const f
     line(s, what, kl, n, kl <= 3 * n.kl && same_top);
 }
 
+void subject_close_to(const subject *s, const char *what, const float *want, const float *got, floor_n n)
+{
+    double kl = logits_kl(want, got, s->n_vocab);
+
+    line(s, what, kl, n, kl <= 0.003 || kl <= 1.5 * n.kl);
+}
+
 void subject_differs(const subject *s, const char *what, const float *want, const float *got, floor_n n)
 {
     double kl = logits_kl(want, got, s->n_vocab);

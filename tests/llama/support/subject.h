@@ -45,6 +45,8 @@ floor_n subject_floor_quick(subject *s, const is_plan *twin, const float *text);
 /* got against want: KL <= 3 N, and the same best token unless want's lead is under N's largest difference. Prints one
  * line; what is wrong is counted, and fails the test at subject_verdict. */
 void subject_same(const subject *s, const char *what, const float *want, const float *got, floor_n n);
+/* For rows that lost precision when they were stored: KL <= 0.003, or half of what subject_same allows where that is more. */
+void subject_close_to(const subject *s, const char *what, const float *want, const float *got, floor_n n);
 /* got must be told from want: KL > 20 N. Only printed if the model is noisy: its twin without quantised arithmetic decides. */
 void subject_differs(const subject *s, const char *what, const float *want, const float *got, floor_n n);
 
