@@ -273,6 +273,25 @@ static void test_no_time_and_the_first_second(void **state)
     is_date_iso(INT64_MIN + 2, out);
 }
 
+/* A range that ends with a day ends with its last second; any other time ends itself. */
+static void test_the_last_second_of_what_was_read(void **state)
+{
+    static const struct { const char *text; int64_t last; } tries[] = {
+        { "2024-05-01", 1714607999 }, { "2024-05-01T00:00:00Z", 1714521600 }, { "@1714521600", 1714521600 },
+        { "1970-01-01", 86399 }, { "1969-12-31", -1 }, { "@0", INFERSCALE_TIME_ZERO },
+        { "9999-12-31", INT64_C(253402300799) },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        is_when when;
+
+        OK(is_time_read(tries[i].text, "t", &when));
+        assert_true(is_when_last(&when) == tries[i].last);
+    }
+    assert_true(is_when_last(&(is_when){ 0 }) == 0); /* not given stays so */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_reals),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_no_time_and_the_first_second),
+        cmocka_unit_test(test_the_last_second_of_what_was_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,12 +181,53 @@ static void the_command_line_reads_times_alike(void **state)
     expect_in(last.out, "\"event_time\":\"1970-01-01T00:00:00Z\"");
 }
 
+/* What happened at noon is within a range that ends with its day, and not within one that ends as the
+ * day begins. */
+static void a_range_that_ends_with_a_day_holds_all_of_it(void **state)
+{
+    static const struct { const char *to; bool found; } ends[] = {
+        { "2024-05-01", true }, { "2024-05-01T00:00:00Z", false }, { "2024-04-30", false },
+        { "2024-05-01T12:00:00Z", true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char body[300];
+        serve_reply r;
+
+        sh("$IS remember --user a --later --engine mock --time 2024-05-01T12:00:00Z 'Anna drinks tea.'; "
+           "$IS recall --user a --engine mock --json --to %s tea", ends[i].to);
+        expect_code(0);
+        assert_int_equal(count("items"), ends[i].found);
+        r = serve_call(kit, "POST", "/memories", NULL,
+                       "{\"user_id\": \"day\", \"text\": \"Tea at noon.\", \"timestamp\": \"2024-05-01T12:00:00Z\"}");
+        assert_int_equal(r.status, 200);
+        serve_reply_free(&r);
+        for (int chat = 0; chat < 2; chat++) {
+            json_t *list;
+
+            snprintf(body, sizeof body,
+                     chat ? "{\"messages\": [{\"role\": \"user\", \"content\": \"tea\"}], \"max_tokens\": 1, "
+                            "\"memory\": {\"user_id\": \"day\", \"filters\": {\"to\": \"%s\"}}}"
+                          : "{\"user_id\": \"day\", \"query\": \"tea\", "
+                            "\"filters\": {\"created_at\": {\"lte\": \"%s\"}}}", ends[i].to);
+            r = serve_call(kit, "POST", chat ? "/v1/chat/completions" : "/search", NULL, body);
+            list = chat ? json_object_get(json_object_get(r.json, "memory"), "facts")
+                        : json_object_get(r.json, "results");
+            if (r.status != 200 || (json_array_size(list) == 1) != ends[i].found)
+                fail_msg("%s: %d %s", body, r.status, r.body);
+            serve_reply_free(&r);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(http_and_mcp_read_times_alike),
         cmocka_unit_test(times_come_back_as_they_were_read),
         cmocka_unit_test_setup(the_command_line_reads_times_alike, program_fresh),
+        cmocka_unit_test_setup(a_range_that_ends_with_a_day_holds_all_of_it, program_fresh),
     };
 
     return cmocka_run_group_tests(tests, start, stop);

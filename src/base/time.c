@@ -227,6 +227,11 @@ static is_status take_forced(const char *text, const char *what, is_when *out)
     return INFERSCALE_OK;
 }
 
+int64_t is_when_last(const is_when *w)
+{
+    return w->day ? is_time_of(is_time_seconds(w->t) + DAY - 1) : w->t;
+}
+
 /* ---- Public -------------------------------------------------------------------------------------------------------------- */
 
 is_status is_time_read(const char *text, const char *what, is_when *out)

@@ -18,11 +18,14 @@
 
 #include "base/status.h"
 
-/* A time that was read. day: a date without a time, which stands for its first second. */
+/* A time that was read. day: a date without a time; t is its first second. */
 typedef struct is_when {
     int64_t t;
     bool day;
 } is_when;
+
+/* The last second that it stands for: what a range ends with that ends with it. */
+int64_t is_when_last(const is_when *w);
 
 /* what: names the value in the sentence of a refusal ("--time", "timestamp"). E_INVALID; *out is zero then. */
 is_status is_time_read(const char *text, const char *what, is_when *out);

@@ -47,6 +47,8 @@ bool cli_parse_size(const char *s, uint64_t *out);
 
 /* More typed access, as in cli.h. A time (base/time.h); 0 if it was not given. */
 int64_t cli_time(const cli_args *a, const char *option);
+/* The same where a range ends with it: a date alone is its last second. */
+int64_t cli_time_last(const cli_args *a, const char *option);
 /* The index of the value among names (NULL ends them), fallback if it was not given. */
 int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback);
 /* A JSON object as text, checked; NULL if it was not given. */
@@ -62,7 +64,7 @@ int64_t cli_id_at(const cli_args *a, size_t i);
         { "--method", "HOW", "fused (default), lexical (words) or dense (meaning)" },                                          \
         { "--threshold", "SCORE", "leave out what scores less, 0 to 1; pinned facts stay" },                                   \
         { "--from", "DATE", "only what happened at this time or later" },                                                      \
-        { "--to", "DATE", "only what happened at this time or earlier" },                                                      \
+        { "--to", "DATE", "only what happened at this time or earlier; a day includes all of it" },                            \
         { "--as-of", "DATE", "facts that were valid at this time (default: now)" },                                            \
         { "--metadata", "JSON", "only items whose metadata has these members" }
 void cli_recall_options(const cli_args *a, inferscale_recall_options *out);

@@ -70,12 +70,23 @@ const char *cli_group_title(unsigned group)
                                 : "Options";
 }
 
-int64_t cli_time(const cli_args *a, const char *option)
+static is_when read_time(const cli_args *a, const char *option)
 {
     const char *s = cli_str(a, option, NULL);
     is_when when = { 0 };
     if (s && is_time_read(s, option, &when) != INFERSCALE_OK) exit(cli_usage(a, "%s", is_error()));
-    return when.t;
+    return when;
+}
+
+int64_t cli_time(const cli_args *a, const char *option)
+{
+    return read_time(a, option).t;
+}
+
+int64_t cli_time_last(const cli_args *a, const char *option)
+{
+    const is_when when = read_time(a, option);
+    return is_when_last(&when);
 }
 
 int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback)
@@ -128,7 +139,7 @@ void cli_recall_options(const cli_args *a, inferscale_recall_options *out)
     out->has_threshold = cli_str(a, "--threshold", NULL) != NULL;
     out->threshold = cli_num(a, "--threshold", 0, 0, 1);
     out->from = cli_time(a, "--from");
-    out->to = cli_time(a, "--to");
+    out->to = cli_time_last(a, "--to");
     out->as_of = cli_time(a, "--as-of");
     out->metadata = cli_json_object(a, "--metadata");
     if (out->from && out->to && is_time_seconds(out->from) > is_time_seconds(out->to)) exit(cli_usage(a, "--from is later than --to; swap them"));

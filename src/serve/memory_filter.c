@@ -7,7 +7,7 @@
 #include "exchange/json.h"
 #include "serve/memory.h"
 
-enum { DEPTH = 8, DAY = 86400 };
+enum { DEPTH = 8 };
 
 is_status is_member_when(const json_t *v, const char *what, int64_t *out)
 {
@@ -92,7 +92,7 @@ static is_status narrow(is_filter *f, const char *op, json_t *v)
 
     IS_TRY(is_json_when(v, "created_at of the filter", &when));
     first = is_time_seconds(when.t);
-    last = first + (when.day ? DAY - 1 : 0);
+    last = is_time_seconds(is_when_last(&when));
     if (!strcmp(op, "gt")) first = last + 1;
     if (!strcmp(op, "lt")) last = first - 1;
     if (op[0] != 'l' && (!f->from || is_time_seconds(f->from) < first)) f->from = is_time_of(first);

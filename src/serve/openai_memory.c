@@ -129,12 +129,13 @@ static bool read_ids(asked *m, json_t *v)
     return true;
 }
 
-static bool read_date(asked *m, json_t *v, int64_t *out)
+/* last: where a range ends with it. */
+static bool read_date(asked *m, json_t *v, bool last, int64_t *out)
 {
     is_when when;
     const bool ok = is_json_when(v, m->param, &when) == INFERSCALE_OK;
 
-    *out = when.t;
+    *out = last ? is_when_last(&when) : when.t;
     return ok || is_oa_refuse(m->f, NULL, m->param, "%s", is_error());
 }
 
@@ -168,9 +169,9 @@ static bool read_filters(asked *m, json_t *v)
         snprintf(param, sizeof param, "%s.%.60s", m->param, name);
         if (json_is_null(x)) continue;
         if (strcmp(name, "metadata") == 0) ok = read_metadata(&one, x);
-        else if (strcmp(name, "from") == 0) ok = read_date(&one, x, &r->from);
-        else if (strcmp(name, "to") == 0) ok = read_date(&one, x, &r->to);
-        else if (strcmp(name, "as_of") == 0) ok = read_date(&one, x, &r->as_of);
+        else if (strcmp(name, "from") == 0) ok = read_date(&one, x, false, &r->from);
+        else if (strcmp(name, "to") == 0) ok = read_date(&one, x, true, &r->to);
+        else if (strcmp(name, "as_of") == 0) ok = read_date(&one, x, false, &r->as_of);
         else
             ok = is_oa_refuse(m->f, "unknown_parameter", param, "%s is not known; there are metadata, from, to and as_of",
                               param);
