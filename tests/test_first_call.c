@@ -1,8 +1,15 @@
-/* Any public call may be the first one on a handle, with any of its options, and any option of the store may be set: nothing is loaded
- * yet, and nothing may depend on it. Each is tried in a process of its own on a store of its own, empty and filled. The process lives, the
- * call ends with the status that is expected of it on a filled store, with a sentence where it fails; and the store can be used after it.
+/* Any public call may be the first one on a handle, with any of its options, and any option of
+ * the store may be set: nothing is loaded yet, and nothing may depend on it. Each call is tried
+ * in a process of its own; the options of a call share one, and so do the calls with one option
+ * of the store. Each try has a handle and a store of its own, empty or filled. The process
+ * lives, the call ends with the status that is expected of it on a filled store, with a sentence
+ * where it fails; and the store can be used after it.
  *
- * What is tried stands in support/calls_first.c. That it is complete is read from scripts/symbols.txt and include/inferscale.h. */
+ * The stores lie in memory where there is a place for that: hundreds of them are written to disk
+ * slowly, and nothing here depends on a disk. Leaks are looked for when a process ends.
+ *
+ * What is tried stands in support/calls_first.c. That it is complete is read from
+ * scripts/symbols.txt and include/inferscale.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +30,7 @@
 #include "support/store_kit.h"
 
 static char *folder;
+static size_t *at;               /* which try of the list the child is at; both processes see it */
 static const char *filled;       /* a store with facts, turns, vectors and rows */
 
 static int set_up(void **state)
@@ -29,6 +38,9 @@ static int set_up(void **state)
     inferscale *is;
 
     (void)state;
+    if (!getenv("TMPDIR") && access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
+    at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(at != MAP_FAILED);
     folder = scratch_make();
     filled = strdup(scratch_path(folder, "filled"));
     is = store_open(filled, NULL, NULL, false);
@@ -109,17 +121,29 @@ static void in_child(const try *t, const char *home)
     if (st != INFERSCALE_OK && !*inferscale_error()) die(t, "no sentence");
     inferscale_close(f.is);
     expect_usable(t, home);
+}
+
+static void in_child_all(const try *tries, size_t n, const char *home)
+{
+    for (*at = 0; *at < n; ++*at) {
+        if (tries[*at].is_filled) store_copy(filled, home);
+        in_child(&tries[*at], home);
+        scratch_remove(strdup(home));
+    }
+    free((char *)home);
     exit(0); /* not _exit: the sanitizers look for leaks */
 }
 
-static void try_it(const try *t)
+/* One after the other, in one process. */
+static void try_all(const try *tries, size_t n)
 {
-    const char *home = scratch_path(folder, "try");
-    const first_option *o = option_of(t);
+    const try *t;
+    const first_option *o;
     int how = 0;
     pid_t child;
 
-    if (t->is_filled) store_copy(filled, home);
+    if (n == 0) return;
+    *at = 0;
     fflush(NULL);
     child = fork();
     assert_true(child >= 0);
@@ -127,14 +151,20 @@ static void try_it(const try *t)
         signal(SIGSEGV, SIG_DFL); /* cmocka's handler would go on in the child */
         signal(SIGABRT, SIG_DFL);
         signal(SIGFPE, SIG_DFL);
-        in_child(t, home);
+        in_child_all(tries, n, strdup(scratch_path(folder, "try")));
     }
     assert_int_equal(waitpid(child, &how, 0), child);
+    t = &tries[*at < n ? *at : n - 1];
+    o = option_of(t);
     if (WIFSIGNALED(how))
         fail_msg("%s, first on a handle over %s store, with %s.%s = %s: ended by signal %d", t->call->symbol,
                  t->is_filled ? "a filled" : "an empty", o ? o->in : "no", o ? o->field : "option", o ? o->value : "", WTERMSIG(how));
     assert_int_equal(WEXITSTATUS(how), 0);
-    scratch_remove(strdup(home));
+}
+
+static void try_it(const try *t)
+{
+    try_all(t, 1);
 }
 
 /* ---- What is tried ------------------------------------------------------------------------------------------------------- */
@@ -156,12 +186,22 @@ static bool takes(const first_call *c, const char *options)
 
 static void each_option_of_each_call(void **state)
 {
+    enum { MOST = 500 };
     size_t n = 0;
 
     (void)state;
-    for (size_t o = 0; o < n_first_options; o++)
-        for (size_t c = 0; c < n_first_calls; c++)
-            for (int full = 0; full < 2 && takes(&first_calls[c], first_options[o].in); full++, n++) try_it(&(try){ &first_calls[c], o, full });
+    assert_true(n_first_options <= MOST);
+    for (size_t c = 0; c < n_first_calls; c++) {
+        try tries[2 * MOST];
+        size_t k = 0;
+
+        for (size_t o = 0; o < n_first_options; o++)
+            for (int full = 0; full < 2 && takes(&first_calls[c], first_options[o].in); full++)
+                tries[k++] = (try){ &first_calls[c], o, full };
+        try_all(tries, k);
+        n += k;
+    }
+    print_message("%zu options of calls\n", n);
     assert_true(n >= 2 * 100);
 }
 
@@ -171,11 +211,17 @@ static void each_option_of_the_store(void **state)
     static const char *const symbols[] = { "inferscale_complete", "inferscale_recall", "inferscale_encode", "inferscale_forget", "inferscale_remember" };
 
     (void)state;
-    for (size_t o = 0; o < n_first_options; o++)
+    for (size_t o = 0; o < n_first_options; o++) {
+        try tries[16];
+        size_t k = 0;
+
         for (size_t c = 0; c < n_first_calls; c++)
             for (size_t s = 0; s < 5; s++)
                 if (strcmp(first_options[o].in, "open") == 0 && strcmp(symbols[s], first_calls[c].symbol) == 0)
-                    try_it(&(try){ &first_calls[c], o, true });
+                    tries[k++] = (try){ &first_calls[c], o, true };
+        assert_true(k < 16);
+        try_all(tries, k);
+    }
 }
 
 /* ---- That nothing is missing --------------------------------------------------------------------------------------------- */

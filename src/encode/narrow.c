@@ -1,10 +1,13 @@
 /* narrow.c - rows that were stored in f32 where the engine's cache is narrower: rounded,
- * renamed, put in the place of the old ones.  Engine llama's `auto` stored f32 up to commit
- * 287338c, twice the bytes. Computing such rows again would cost hours of a large memory's time;
- * rounding them gives the bits that encoding into the narrower codec gives, because that rounds
- * the same f32 values (tests/test_narrow.c). That is promised of one capture: a capture whose
- * context was itself stored rows saw those in f32 in the one case, and rounded in the other. The
- * new name is a keyed hash of the old one, which stands for all that the rows were computed
+ * renamed, put in the place of the old ones.
+ *
+ * Engine llama's `auto` stored f32 up to commit 287338c, twice the bytes. Computing such rows
+ * again would cost hours of a large memory's time; rounding them gives the bits that encoding
+ * into the narrower codec gives, because that rounds the same f32 values (tests/test_narrow.c).
+ * That is promised of one capture: a capture whose context was itself stored rows saw these in
+ * f32 in the one case, and rounded in the other.
+ *
+ * The new name is a keyed hash of the old one, which stands for all that the rows were computed
  * from, and of the codec. The order is is_keep_made's: a file is durable before the books name
  * it, and doomed until they do. */
 #include <stdio.h>

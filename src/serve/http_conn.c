@@ -1,14 +1,21 @@
 /* http_conn.c - what each client holds: the table of connections, the budgets of bodies and of
- * replies, and which client makes room when one of them is full.  Whoever showed a key holds
- * what he has under that key, others under their address (behind a proxy all have one address,
- * and yet are many). Beyond max_connections each newcomer costs one connection: first one on
- * which nobody waits for anything, of the holder with the most connections that which has been
- * silent longest; where there is none, one of a holder who has more than the newcomer: in the
- * middle of a body, or with a reply that nobody reads, or with a request that waits for a
- * worker. What a worker has begun is never touched. Where nobody has more than the newcomer, he
- * hears 503 on the spare connections; those who were there before him do not, whenever their
- * request is read. Bodies are alike: beyond the budget one of the biggest holder's gives way,
- * the one that stands still longest, or the request is refused if it is his own. */
+ * replies, and which client makes room when one of them is full.
+ *
+ * A client is a key, from the first request that showed it, or else an address. (Behind a proxy
+ * all clients have one address.)
+ *
+ * Connections: beyond max_connections each new one costs an old one. First an idle one goes: of
+ * the client with most connections the one that has been silent longest. Where none is idle, a
+ * client that has more connections than the new one's loses one that is within a body, or has a
+ * reply that is not read, or has a request that waits for a worker. What a worker has begun is
+ * never touched. Where no client has more, the new connection is a spare one, and its requests
+ * are answered with 503; older connections are served.
+ *
+ * Bodies: beyond the budget a body of the client with most bytes goes, the one that has stood
+ * still longest. If that client is the one whose body grows, its request is refused.
+ *
+ * Replies: beyond the budget a reply of the client with most bytes goes that has not been read
+ * for HTTP_GRACE_MS, the one that has been going out longest. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,12 +1,16 @@
-/* http_in.h - what the files of the HTTP face share; nobody else includes it.  Threads: one of
- * libmicrohttpd (sockets, parsing; never blocks), three pools of workers (http_pool.c) that run
- * routes, one that watches (http_watch.c: hang-ups, deadlines, pings). Locks, outer first:
- * http->lock (the table of connections), then request->lock (reply and stream), then a pool's or
- * libmicrohttpd's own.  Bounds: max_connections (+ SPARE that hear /health or 503); 32 KiB of
- * head a connection; one body of max_body a request, body_max of them in all (a body of at most
- * HTTP_SMALL always has room); reply_max of whole replies that are not read; one job a
- * connection, max_queue of them waiting for the engine; 64 KiB of stream a request. No bound is
- * used up by one client: the holder of most gives way (http_conn.c, http_pool.c, http_reply.c). */
+/* http_in.h - what the files of the HTTP face share; nobody else includes it.
+ *
+ * Threads: one of libmicrohttpd (sockets, parsing; never blocks), three pools of workers
+ * (http_pool.c) that run routes, one that watches (http_watch.c: hang-ups, deadlines, pings).
+ * Locks, outer first: http->lock (the table of connections), then request->lock (reply and
+ * stream), then a pool's or libmicrohttpd's own.
+ *
+ * Bounds: max_connections (+ SPARE that hear /health or 503); 32 KiB of head a connection; one
+ * body of max_body a request, body_max of them in all (a body of at most HTTP_SMALL always has
+ * room); reply_max of whole replies that are not read (one of at most HTTP_SMALL always has
+ * room); one job a connection, max_queue of them waiting for the engine; 64 KiB of stream a
+ * request. No client uses up a bound: the holder of most gives way (http_conn.c, http_pool.c,
+ * http_reply.c). */
 #ifndef IS_SERVE_HTTP_IN_H
 #define IS_SERVE_HTTP_IN_H
 

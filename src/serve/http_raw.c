@@ -1,18 +1,23 @@
 /* http_raw.c - what libmicrohttpd before 1.0 gets wrong in a head, and cannot be told to do
- * otherwise.  - A request that it refuses after its head was read (a Content-Length that is no
- * number, a cookie that is too long) hears that twice:   the refusal's head is written, then the
- * request goes on and its head is written again (parse_connection_headers of 0.9.75). Its   log
- * is the only place that hears of it before; there the reply is sent by us, and the connection's
- * sending side is closed.   Cookies are of no use here: an empty one stands before the client's,
- * so that none is parsed. A missing Host is ours to refuse. - Blanks behind a Content-Length or
- * Transfer-Encoding are legal, and make it no number there. Where the head came with its request
- * line (as clients send it), they are moved before the value. - A value ends at a NUL, and what
- * stands behind it is gone: "anna\0ben" reads as anna. The parts of a head lie in memory one
- * behind   the other as they came, so what is between two of them is looked at: nothing but a
- * line's end and blanks may be.  A line of a chunked body that ends with LF alone is read like
- * one that ends with CR and LF, and that cannot be seen here: what is handed over begins behind
- * the line, and where the line came alone its bytes are overwritten by then.  From 1.0 on
- * libmicrohttpd does all of this itself; is_raw_needed says so. */
+ * otherwise.
+ *
+ * - A request that it refuses after its head was read (a Content-Length that is no number, a
+ *   cookie that is too long) is answered twice: the refusal's head is written, then the request
+ *   goes on and its head is written again (parse_connection_headers of 0.9.75). Only its log
+ *   hears of that before; there the reply is sent by us, and the connection's sending side is
+ *   closed. Cookies are of no use here: an empty one stands before the client's, so that none is
+ *   parsed. A missing Host is ours to refuse.
+ * - Blanks behind a Content-Length or Transfer-Encoding are legal, and make it no number there.
+ *   Where the head came with its request line (as clients send it), they are moved before the
+ *   value.
+ * - A value ends at a NUL, and what stands behind it is gone: "anna\0ben" reads as anna. The
+ *   parts of a head lie in memory one behind the other as they came, so what is between two of
+ *   them is looked at: nothing but a line's end and blanks may be.
+ * - A line of a chunked body that ends with LF alone is read like one that ends with CR and LF.
+ *   That cannot be seen here, and so not be refused: what is handed over begins behind the line,
+ *   and where the line came alone its bytes are overwritten by then.
+ *
+ * From 1.0 on libmicrohttpd does all of this itself; is_raw_needed says so. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
