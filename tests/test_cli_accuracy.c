@@ -85,6 +85,9 @@ static void goes_on(void **state)
     sh(RUN "--k 2 --results r.jsonl --questions 3 --json"); /* another sample */
     expect_code(1);
     expect_error("E_INVALID", "\"questions_digest\"");
+    sh(RUN "--k 2 --codec int8 --results r.jsonl --json");
+    expect_code(1);
+    expect_error("E_INVALID", "\"codec\" is");
     sh(RUN "--k 3 --results r.jsonl --json");
     expect_code(1);
     expect_error("E_INVALID", "\"k\" is 2 there and 3 here");

@@ -265,13 +265,14 @@ static is_status configuration(accuracy_work *w, json_t **out)
     json_object_set_new(o, "twins", json_boolean(!w->o->no_twins));
     json_object_set_new(o, "model", json_string(info->name));
     json_object_set_new(o, "weights", json_string(info->weights));
+    json_object_set_new(o, "codec", json_string(is_codec_name(w->l->is->profile->codec)));
     json_object_set_new(o, "flash_attention", json_boolean(info->flash_attention));
     add_hex(o, "model_digest", info->fingerprint);
     add_hex(o, "prompt_digest", w->l->is->profile->fingerprint);
     if (w->l->is->embedder)
         add_hex(o, "embedder_digest", is_embedder_fingerprint(w->l->is->embedder));
     *out = o;
-    return json_object_size(o) >= 13 ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
+    return json_object_size(o) >= 14 ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory");
 }
 
 static is_status open_log(accuracy_work *w)
