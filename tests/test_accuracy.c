@@ -284,7 +284,10 @@ static void killed_again_and_again(void **state)
 
         if (child == 0) {
             accuracy *c = NULL;
-            lab *l = open_lab("mock:slow=2");
+            lab *l;
+
+            setenv("TMPDIR", folder, 1); /* what it leaves behind goes with it */
+            l = open_lab("mock:slow=2");
 
             _exit(accuracy_run(l, &o, &c) == INFERSCALE_OK ? 0 : 1);
         }
