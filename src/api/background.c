@@ -412,6 +412,7 @@ static void *run(void *arg)
     is_bg_worker *w = arg;
     is_background *b = w->b;
 
+    is_log_for(b->is->logger.id);
     while (!is_bg_stopping(b)) {
         bool worked = false;
         is_status st = is_bg_look(w);

@@ -27,6 +27,7 @@ typedef struct job {
     is_catch_up *home;
     is_bank *bank;            /* NULL = nothing is stored */
     is_embedder *embedder;
+    uint64_t log;             /* where its lines go */
     is_partition p;
     inferscale_list *items;
     double until_ms;
@@ -168,6 +169,7 @@ static void *work(void *ctx)
     is_catch_up *c = j->home;
     bool last;
 
+    is_log_for(j->log);
     embed_all(j);
     if (j->bank) store(j);
     pthread_mutex_lock(&c->lock);
@@ -260,8 +262,9 @@ static is_status new_job(inferscale *is, const is_partition *p, inferscale_list 
         inferscale_list_free(items);
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for vectors; free some and try again");
     }
-    *j = (job){ .home = is->catch_up, .bank = is->read_only ? NULL : is->bank, .embedder = is->embedder, .p = *p, .items = items,
-                .until_ms = until_ms, .users = 2 };
+    *j = (job){ .home = is->catch_up, .log = is->logger.id, .bank = is->read_only ? NULL : is->bank,
+                .embedder = is->embedder, .p = *p, .items = items, .until_ms = until_ms,
+                .users = 2 };
     j->have = is_calloc(items->n + 1, sizeof *j->have);
     j->vecs = is_malloc((items->n * is_embedder_dim(is->embedder) + 1) * sizeof *j->vecs);
     return j->have && j->vecs ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for vectors; free some and try again");

@@ -18,7 +18,11 @@
 
 is_status is_handle_check(const inferscale *is)
 {
-    return is ? INFERSCALE_OK : is_fail(INFERSCALE_E_INVALID, "the store handle is NULL; open one with inferscale_open");
+    if (!is)
+        return is_fail(INFERSCALE_E_INVALID,
+                       "the store handle is NULL; open one with inferscale_open");
+    is_log_for(is->logger.id);
+    return INFERSCALE_OK;
 }
 
 is_status is_scope_check(const inferscale_scope *scope)
@@ -201,7 +205,8 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     if (st == INFERSCALE_OK) st = is_catch_up_new(&is->catch_up);
     if (st == INFERSCALE_OK) st = take_options(is, options);
     if (st == INFERSCALE_OK) {
-        is_log_set(options->on_log, options->log_ctx);
+        is_logger_add(&is->logger, options->on_log, options->log_ctx);
+        is_log_for(is->logger.id);
         st = open_parts(is, options->ram_bytes, options->start_empty != 0);
         if (st == INFERSCALE_OK) st = finish_forgetting(is);
         if (st == INFERSCALE_OK) is_room_reserve(is);
@@ -218,6 +223,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
 void inferscale_close(inferscale *is)
 {
     if (!is) return;
+    if (is->logger.id) is_log_for(is->logger.id);
     inferscale_stop_loading(is); /* the background encoder may be at it */
     is_background_stop(is->background);
     is_catch_up_free(is->catch_up);
@@ -241,6 +247,7 @@ void inferscale_close(inferscale *is)
     pthread_mutex_destroy(&is->measured.lock);
     is_loader_destroy(&is->embedder_slot.loader);
     is_loader_destroy(&is->engine_loader);
+    is_logger_drop(&is->logger);
     is_free(is->notice);
     is_free(is->home);
     is_free(is->model);

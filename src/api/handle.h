@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "api/loader.h"
+#include "base/log.h"
 #include "embed/calibrate.h"
 #include "embed/embed.h"
 #include "encode/encode.h"
@@ -31,6 +32,7 @@ typedef struct is_measured {
 } is_measured;
 
 struct inferscale {
+    is_logger logger;              /* of what is done for this handle */
     /* set by open, then constant */
     char *home, *model, *embedder_spec, *embedder_key, *engine_name, *plugin_dir, *system;
     char *upstream, *upstream_key; /* of an engine that computes elsewhere; NULL = none */

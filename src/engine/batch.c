@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/sort.h"
 
@@ -35,6 +36,7 @@ typedef struct seat {
 } seat;
 
 struct is_batch {
+    uint64_t log;              /* where its thread's lines go: where those of its maker went */
     const is_engine_vtable *v;
     void *impl;
     is_turns *turns;
@@ -343,6 +345,7 @@ static void *engine_thread(void *arg)
 {
     is_batch *b = arg;
 
+    is_log_for(b->log);
     pthread_mutex_lock(&b->lock);
     for (;;) {
         double began, took;
@@ -378,6 +381,7 @@ is_status is_batch_new(const is_engine_vtable *v, void *impl, is_turns *turns, u
 
     *out = NULL;
     if (!b) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the engine's thread");
+    b->log = is_log_here();
     b->v = v;
     b->impl = impl;
     b->turns = turns;
