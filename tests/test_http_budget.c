@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -19,14 +18,13 @@
 #include "serve/http_run.h"
 #include "serve/server.h"
 #include "support/scratch.h"
-#include "support/serve_kit.h"
+#include "support/serve_keys.h"
 
-enum { ANNA, BEN, ADMIN, NOBODY };
+enum { ANNA = KEY_ANNA, BEN = KEY_BEN, ADMIN = KEY_ADMIN, NOBODY = KEY_NONE };
 enum { BIG = 16000000 };
 
 static serve_kit *kit;
 static char *folder;
-static const char *const keys[] = { "isk_aaaaaaaaaaaaaaaa", "isk_bbbbbbbbbbbbbbbb", "isk_cccccccccccccccc" };
 static atomic_int gate, began, cancelled;
 
 /* ---- Routes and helpers -------------------------------------------------------------------------------------------------- */
@@ -82,16 +80,7 @@ static const is_route routes[] = {
     { 0 },
 };
 
-static const char *keys_file(void)
-{
-    const char *path = scratch_path(folder, "keys");
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "%s user=anna\n%s user=ben\n%s admin\n", keys[0], keys[1], keys[2]);
-    fclose(f);
-    assert_int_equal(chmod(path, 0600), 0);
-    return path;
-}
+static const char *keys_file(void) { return serve_keys_file(folder); }
 
 static void fresh(void)
 {
@@ -118,7 +107,7 @@ static int head_from(const char *address, int key, const char *method, const cha
 {
     int fd = connect_from(address);
     serve_sendf(fd, "%s %s HTTP/1.1\r\nHost: localhost\r\n", method, path);
-    if (key != NOBODY) serve_sendf(fd, "Authorization: Bearer %s\r\n", keys[key]);
+    if (key != NOBODY) serve_sendf(fd, "Authorization: Bearer %s\r\n", serve_keys[key]);
     if (said) serve_sendf(fd, "Content-Length: %zu\r\n", said);
     serve_sendf(fd, "\r\n");
     return fd;
@@ -143,14 +132,6 @@ static int status_of(int fd)
     serve_reply_free(&r);
     close(fd);
     return status;
-}
-
-static void expect(int fd, int status)
-{
-    serve_reply r = serve_read(fd, "GET");
-    if (r.status != status) fail_msg("%d, not %d: %s", r.status, status, r.body);
-    serve_reply_free(&r);
-    close(fd);
 }
 
 /* Of those that have heard something, all heard 503, and only once; closes all. */
@@ -180,19 +161,13 @@ static void until(atomic_int *what, int n)
     assert_true(atomic_load(what) >= n);
 }
 
-static void stop(void)
-{
-    serve_kit *k = kit;
-    kit = NULL;
-    serve_stop(k);
-}
+static void stop(void) { serve_end(&kit); }
 
 static int clean(void **state)
 {
     (void)state;
     atomic_store(&gate, 1);
-    if (kit) is_server_stop();
-    if (kit) stop();
+    serve_end_hard(&kit);
     return 0;
 }
 
@@ -206,16 +181,16 @@ static void long_bodies_of_one_key_keep_no_other_key_out(void **state)
     fresh();
     kit = serve_start("keys", keys_file(), NULL);
     for (int i = 0; i < 4; i++) a[i] = body(ANNA, BIG + 100000, BIG);
-    expect(body(ANNA, BIG, BIG), 503); /* her own fault: which also says that the four were read */
+    serve_expect(body(ANNA, BIG, BIG), 503); /* her own fault: which also says that the four were read */
     for (int i = 0; i < 10; i++) { /* a body of up to 64 KiB always has room, hers too */
-        expect(body(BEN, 50, 50), 200);
-        expect(body(ADMIN, 64 << 10, 64 << 10), 200);
-        expect(body(ANNA, 64 << 10, 64 << 10), 200);
+        serve_expect(body(BEN, 50, 50), 200);
+        serve_expect(body(ADMIN, 64 << 10, 64 << 10), 200);
+        serve_expect(body(ANNA, 64 << 10, 64 << 10), 200);
     }
-    expect(body(BEN, BIG, BIG), 200); /* one of hers makes room for it */
-    expect(body(ADMIN, BIG, BIG), 200);
+    serve_expect(body(BEN, BIG, BIG), 200); /* one of hers makes room for it */
+    serve_expect(body(ADMIN, BIG, BIG), 200);
     assert_int_equal(count_refused(a, 4), 1);
-    expect(body(ANNA, BIG, BIG), 200);
+    serve_expect(body(ANNA, BIG, BIG), 200);
     stop();
 }
 
@@ -229,13 +204,13 @@ static void long_bodies_that_wait_make_room_too(void **state)
     for (int i = 0; i < 8; i++) a[i] = ask(ANNA, "/short"); /* all workers of short requests */
     until(&began, 8);
     for (int i = 8; i < 12; i++) a[i] = body(ANNA, BIG, BIG);
-    expect(body(ANNA, BIG, BIG), 503);
+    serve_expect(body(ANNA, BIG, BIG), 503);
     int b = body(BEN, BIG, BIG), c = body(ADMIN, 100, 100);
-    expect(a[11], 503); /* the newest */
+    serve_expect(a[11], 503); /* the newest */
     atomic_store(&gate, 1);
-    expect(b, 200);
-    expect(c, 200);
-    for (int i = 0; i < 11; i++) expect(a[i], 200);
+    serve_expect(b, 200);
+    serve_expect(c, 200);
+    for (int i = 0; i < 11; i++) serve_expect(a[i], 200);
     stop();
 }
 
@@ -253,11 +228,11 @@ static void connections_of_one_key_within_bodies_keep_no_other_key_out(void **st
     until(&began, 1);
     for (int i = 0; i < MANY; i++) a[i] = body(ANNA, 1000, 1);
     for (int i = 0; i < 20; i++) {
-        expect(body(BEN, 50, 50), 200);
-        expect(body(ADMIN, 50, 50), 200);
+        serve_expect(body(BEN, 50, 50), 200);
+        serve_expect(body(ADMIN, 50, 50), 200);
     }
     atomic_store(&gate, 1);
-    expect(kept, 200); /* nothing of his was touched */
+    serve_expect(kept, 200); /* nothing of his was touched */
     assert_true(count_refused(a, MANY) >= MANY - MAX);
     stop();
 }
@@ -273,7 +248,7 @@ static void connections_of_one_address_within_bodies_keep_no_other_address_out(v
     for (int i = 0; i < 20; i++) {
         int fd = head_from("127.0.0.2", NOBODY, "POST", "/take", 4);
         serve_sendf(fd, "tiny");
-        expect(fd, 200);
+        serve_expect(fd, 200);
     }
     for (int i = 0; i < 20; i++) close(a[i]);
     stop();
@@ -293,7 +268,7 @@ static void connections_of_one_key_that_wait_keep_no_other_key_out(void **state)
     int b = ask(BEN, "/short");
     for (int i = 0; i < 5000 && is_http_in_flight(server) < MAX + 1; i++) usleep(2000);
     atomic_store(&gate, 1);
-    expect(b, 200);
+    serve_expect(b, 200);
     for (int i = 0; i < MAX; i++) refused += status_of(a[i]) == 503;
     assert_int_equal(refused, 1);
     stop();
@@ -320,7 +295,7 @@ static void replies_that_nobody_reads_keep_no_other_key_out(void **state)
 /* A metric by its whole name, 0 where it is not there. */
 static double metric(const char *name)
 {
-    static const char admin[] = "Authorization: Bearer isk_cccccccccccccccc\r\n";
+    static const char admin[] = KEY_ADMIN_HEADER;
     serve_reply r = serve_call(kit, "GET", "/metrics", admin, NULL);
     const char *at = r.status == 200 ? strstr(r.body, name) : NULL;
     double x = 0;
@@ -350,7 +325,7 @@ static void replies_that_nobody_reads_take_no_more_than_their_budget(void **stat
     assert_true(metric(unread) == MANY + 1 - MOST);
     for (int i = 0; i < 400 && metric(bytes) != kept; i++) usleep(50000);
     assert_true(metric(bytes) == kept);
-    expect(b, 200);
+    serve_expect(b, 200);
     for (int i = 0; i < MANY; i++) {
         serve_reply r = serve_read(a[i], "GET");
         went += !r.whole;
@@ -378,7 +353,7 @@ static void streams_that_nobody_reads_keep_no_other_key_out(void **state)
     int b = ask(BEN, "/hold");
     until(&began, 3);
     atomic_store(&gate, 1);
-    expect(b, 200);
+    serve_expect(b, 200);
     for (int i = 0; i < 2; i++) close(a[i]);
     stop();
 }
@@ -396,12 +371,12 @@ static void a_queue_filled_from_one_address_has_places_for_others(void **state)
         a[i] = ask(NOBODY, "/hold");
         serve_until_waiting(kit, NULL, i);
     }
-    expect(ask(NOBODY, "/hold"), 429);
+    serve_expect(ask(NOBODY, "/hold"), 429);
     b = head_from("127.0.0.2", NOBODY, "GET", "/hold", 0);
-    expect(a[4], 429);
+    serve_expect(a[4], 429);
     atomic_store(&gate, 1);
-    expect(b, 200);
-    for (int i = 0; i < 4; i++) expect(a[i], 200);
+    serve_expect(b, 200);
+    for (int i = 0; i < 4; i++) serve_expect(a[i], 200);
     stop();
 }
 

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -18,12 +17,11 @@
 #include "serve/http.h"
 #include "serve/server.h"
 #include "support/scratch.h"
-#include "support/serve_kit.h"
+#include "support/serve_keys.h"
 
 static serve_kit *kit;
 static char *folder;
 
-static const char *const keys[] = { "isk_aaaaaaaaaaaaaaaa", "isk_bbbbbbbbbbbbbbbb", "isk_cccccccccccccccc" };
 
 /* ---- Routes and helpers -------------------------------------------------------------------------------------------------- */
 
@@ -50,16 +48,7 @@ static const is_route routes[] = {
     { 0 },
 };
 
-static const char *keys_file(void)
-{
-    const char *path = scratch_path(folder, "keys");
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "%s user=anna\n%s user=ben\n%s admin\n", keys[0], keys[1], keys[2]);
-    fclose(f);
-    assert_int_equal(chmod(path, 0600), 0);
-    return path;
-}
+static const char *keys_file(void) { return serve_keys_file(folder); }
 
 static void fresh(void)
 {
@@ -71,24 +60,16 @@ static void fresh(void)
 static int ask(int key, const char *path, char q)
 {
     int fd = serve_connect(kit);
-    serve_sendf(fd, "GET %s?q=%c HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", path, q, keys[key]);
+    serve_sendf(fd, "GET %s?q=%c HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", path, q, serve_keys[key]);
     return fd;
 }
 
-static void expect(int fd, int status)
-{
-    serve_reply r = serve_read(fd, "GET");
-    if (r.status != status) fail_msg("%d, not %d: %s", r.status, status, r.body);
-    serve_reply_free(&r);
-    close(fd);
-}
-
-static void until_waiting(int n) { serve_until_waiting(kit, "Authorization: Bearer isk_cccccccccccccccc\r\n", n); }
+static void until_waiting(int n) { serve_until_waiting(kit, KEY_ADMIN_HEADER, n); }
 
 static void expect_shown(const char *name, int n)
 {
     char want[64];
-    serve_reply r = serve_call(kit, "GET", "/metrics", "Authorization: Bearer isk_cccccccccccccccc\r\n", NULL);
+    serve_reply r = serve_call(kit, "GET", "/metrics", KEY_ADMIN_HEADER, NULL);
 
     snprintf(want, sizeof want, "\n%s %d\n", name, n);
     if (!strstr(r.body, want)) fail_msg("not%s", want);
@@ -101,19 +82,13 @@ static void until_began(int n)
     assert_int_equal(atomic_load(&began), n);
 }
 
-static void stop(void)
-{
-    serve_kit *k = kit;
-    kit = NULL;
-    serve_stop(k);
-}
+static void stop(void) { serve_end(&kit); }
 
 static int clean(void **state)
 {
     (void)state;
     atomic_store(&gate, 1);
-    if (kit) is_server_stop();
-    if (kit) stop();
+    serve_end_hard(&kit);
     return 0;
 }
 
@@ -133,9 +108,9 @@ static void a_key_that_asks_much_leaves_every_other_turn_to_others(void **state)
     for (int i = 0; i < FEW; i++) b[i] = ask(1, "/hold", 'b');
     until_waiting(MANY + FEW);
     atomic_store(&gate, 1);
-    expect(first, 200);
-    for (int i = 0; i < MANY; i++) expect(a[i], 200);
-    for (int i = 0; i < FEW; i++) expect(b[i], 200);
+    serve_expect(first, 200);
+    for (int i = 0; i < MANY; i++) serve_expect(a[i], 200);
+    for (int i = 0; i < FEW; i++) serve_expect(b[i], 200);
     int before = 0, seen = 0; /* between two of b's there is at most one of a's */
     for (const char *p = order + 1; *p && seen < FEW; p++) {
         before = *p == 'b' ? 0 : before + 1;
@@ -160,11 +135,11 @@ static void who_asks_one_thing_after_another_does_not_starve_who_waits(void **st
     until_waiting(6);
     atomic_store(&gate, 1);
     for (int i = 0; i < 12; i++) {
-        expect(b, 200);
+        serve_expect(b, 200);
         b = ask(1, "/hold", 'b');
     }
-    expect(b, 200);
-    for (int i = 0; i < 6; i++) expect(a[i], 200);
+    serve_expect(b, 200);
+    for (int i = 0; i < 6; i++) serve_expect(a[i], 200);
     int run = 0; /* of b's while an a waited */
     for (const char *p = order, *last = strrchr(order, 'a'); p < last; p++) {
         run = *p == 'b' ? run + 1 : 0;
@@ -191,8 +166,8 @@ static void workers_are_shared_by_keys_too(void **state)
     until_began(6);
     if (strncmp(order, "AAAAbb", 6) != 0) fail_msg("served in the order %s", order);
     atomic_store(&gate, 1);
-    for (int i = 2; i < 8; i++) expect(a[i], 200);
-    for (int i = 0; i < 2; i++) expect(b[i], 200);
+    for (int i = 2; i < 8; i++) serve_expect(a[i], 200);
+    for (int i = 0; i < 2; i++) serve_expect(b[i], 200);
     stop();
 }
 
@@ -208,7 +183,7 @@ static void a_full_queue_makes_room_for_the_key_that_has_less_of_it(void **state
         a[i] = ask(0, "/hold", 'a');
         until_waiting(i);
     }
-    expect(ask(0, "/hold", 'a'), 429); /* its own fault */
+    serve_expect(ask(0, "/hold", 'a'), 429); /* its own fault */
     b[0] = ask(1, "/hold", 'b');
     serve_reply r = serve_read(a[4], "GET"); /* the newest goes */
     assert_int_equal(r.status, 429);
@@ -217,13 +192,13 @@ static void a_full_queue_makes_room_for_the_key_that_has_less_of_it(void **state
     serve_reply_free(&r);
     close(a[4]);
     b[1] = ask(1, "/hold", 'b');
-    expect(a[3], 429);
+    serve_expect(a[3], 429);
     until_waiting(4);
-    expect(ask(1, "/hold", 'b'), 429); /* two each: neither has less */
-    expect(ask(0, "/hold", 'a'), 429);
+    serve_expect(ask(1, "/hold", 'b'), 429); /* two each: neither has less */
+    serve_expect(ask(0, "/hold", 'a'), 429);
     atomic_store(&gate, 1);
-    for (int i = 0; i < 3; i++) expect(a[i], 200);
-    for (int i = 0; i < 2; i++) expect(b[i], 200);
+    for (int i = 0; i < 3; i++) serve_expect(a[i], 200);
+    for (int i = 0; i < 2; i++) serve_expect(b[i], 200);
     stop();
 }
 
@@ -249,7 +224,7 @@ static void short_work_that_takes_long_keeps_no_health_check_out(void **state)
     until_began(8); /* all its workers */
     health();
     atomic_store(&gate, 1);
-    for (int i = 0; i < 20; i++) expect(fds[i], 200);
+    for (int i = 0; i < 20; i++) serve_expect(fds[i], 200);
     stop();
 }
 
@@ -303,8 +278,8 @@ static void idle_connections_keep_nobody_out_of(const char *host)
     health();
     ask_on(other, "/health", true); /* who has one connection keeps it, however long it was idle */
     atomic_store(&gate, 1);
-    expect(busy, 200); /* what is at work is never cut */
-    expect(ask(0, "/short", 'x'), 200);
+    serve_expect(busy, 200); /* what is at work is never cut */
+    serve_expect(ask(0, "/short", 'x'), 200);
     int open = FLOOD;
     for (int wait = 0; wait < 2000 && open > MAX; wait++, usleep(10000)) open = still_open(fds, FLOOD);
     assert_true(open > 0 && open <= MAX); /* and no more were cut than had to */
@@ -347,7 +322,7 @@ static void beyond_the_bound_a_health_check_is_answered(void **state)
     assert_true(r.closes && serve_head(&r, "Retry-After"));
     serve_reply_free(&r);
     atomic_store(&gate, 1);
-    for (int i = 0; i < MAX; i++) expect(fds[i], 200);
+    for (int i = 0; i < MAX; i++) serve_expect(fds[i], 200);
     stop();
 }
 
@@ -368,8 +343,8 @@ static void only_answers_run_and_wait(void **state)
     until_waiting(2); /* five wait */
     expect_shown("inferscale_requests_running", 1); /* two run */
     atomic_store(&gate, 1);
-    for (int i = 0; i < 4; i++) expect(others[i], 200);
-    for (int i = 0; i < 3; i++) expect(answers[i], 200);
+    for (int i = 0; i < 4; i++) serve_expect(others[i], 200);
+    for (int i = 0; i < 3; i++) serve_expect(answers[i], 200);
     until_waiting(0);
     stop();
 }

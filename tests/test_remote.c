@@ -18,9 +18,7 @@
 #include "serve/upstreams.h"
 #include "support/scratch.h"
 
-
 static const inferscale_scope anna = { .user = "anna" }, ben = { .user = "ben" };
-static char *home;
 
 static inferscale *open_with(const char *mock_options)
 {
@@ -29,26 +27,12 @@ static inferscale *open_with(const char *mock_options)
     inferscale *is = NULL;
 
     snprintf(model, sizeof model, "mock:%s", mock_options);
-    o.home = home;
+    o.home = scratch_home;
     o.engine = "mock";
     o.model = model;
     o.embedder = "mock";
     if (inferscale_open(&is, &o) != INFERSCALE_OK) fail_msg("%s", inferscale_error());
     return is;
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    home = scratch_make();
-    return home == NULL;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    scratch_remove(home);
-    return 0;
 }
 
 static void remember(inferscale *is, const inferscale_scope *who, int64_t ids[3])
@@ -237,7 +221,7 @@ static void an_upstream_out_of_reach_is_pending(void **state)
     (void)state;
     remember(is, &anna, ids);
     inferscale_close(is);
-    o.home = home;
+    o.home = scratch_home;
     o.engine = "vllm";
     o.upstream = "http://127.0.0.1:9"; /* discard: nobody answers */
     OK(inferscale_open(&is, &o));
@@ -306,7 +290,7 @@ static void options_that_contradict_are_refused(void **state)
 
     (void)state;
     unsetenv("INFERSCALE_UPSTREAM");
-    o.home = home;
+    o.home = scratch_home;
     o.engine = "vllm";
     o.model = "some.gguf";
     o.upstream = "http://127.0.0.1:9";
@@ -320,11 +304,11 @@ static void options_that_contradict_are_refused(void **state)
     o.upstream = NULL;
     OK(inferscale_open(&is, &o)); /* listing and finding need none */
     assert_int_equal(inferscale_model(is, &info), INFERSCALE_E_INVALID);
-    assert_non_null(strstr(inferscale_error(), "--upstream"));
+    assert_non_null(strstr(inferscale_error(), "inferscale_options.upstream"));
     inferscale_close(is);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, scratch_set_up, scratch_tear_down)
 
 int main(void)
 {

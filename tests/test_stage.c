@@ -21,11 +21,9 @@ enum { K = 4, BEST = 0, FIRST = INFERSCALE_STAGE_FIRST, REFINE = INFERSCALE_STAG
 
 typedef struct seen { char digest[65], text[400]; size_t n_stored, n_computed, n_better; unsigned fallbacks; char why[400]; } seen;
 
-static char *home;
-
 static inferscale *open_as(const char *model, const char *policy, const char *refine)
 {
-    inferscale_options o = store_options(scratch_path(home, "store"));
+    inferscale_options o = store_options(scratch_path(scratch_home, "store"));
     inferscale *is = NULL;
 
     o.model = model;
@@ -38,20 +36,6 @@ static inferscale *open_as(const char *model, const char *policy, const char *re
 static inferscale *open_it(void)
 {
     return open_as("mock", "page:8", "company:4");
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    home = scratch_make();
-    return home == NULL;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    scratch_remove(home);
-    return 0;
 }
 
 static void encode(inferscale *is, int stage)
@@ -286,7 +270,7 @@ static void a_conversation_has_one_digest_however_it_goes_on(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_set_up, scratch_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(refining_changes_the_digest_and_a_stage_keeps_it),
         TEST(a_changed_fact_changes_the_digest),

@@ -92,3 +92,20 @@ unsigned scratch_below(unsigned long long *s, unsigned n)
 {
     return (unsigned)(scratch_next(s) % n);
 }
+
+char *scratch_home;
+
+int scratch_set_up(void **state)
+{
+    (void)state;
+    scratch_home = scratch_make();
+    return 0;
+}
+
+int scratch_tear_down(void **state)
+{
+    (void)state;
+    scratch_remove(scratch_home);
+    scratch_home = NULL;
+    return 0;
+}

@@ -12,6 +12,10 @@ void scratch_expect(is_status want, is_status got, const char *what, const char 
 /* Makes an empty folder under $TMPDIR (default /tmp); free() the path. */
 char *scratch_make(void);
 void scratch_remove(char *path);                         /* with all that is in it; frees path */
+/* Set-up and tear-down for cmocka: each test has a folder of its own, in scratch_home. */
+extern char *scratch_home;
+int scratch_set_up(void **state);
+int scratch_tear_down(void **state);
 /* "folder/name" in one of 8 rotating static buffers. */
 const char *scratch_path(const char *folder, const char *name);
 
