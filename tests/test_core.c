@@ -148,7 +148,7 @@ static void what_was_moved_or_written_last_is_in_no_memory(void **state)
     /* The row written last stays in another page that it keeps: only its beginning is written over by shorter rows. */
     expect("POST", "/memories", "{\"text\":\"Otto %0600d keeps the %s.\",\"user_id\":\"otto\"}", 7, marker(OTTOS, word));
     expect("DELETE", "/memories?user_id=otto", "%s", "");
-    for (int i = 0; i < 20 && n; i++) {
+    for (int i = 0; i < 120 && n; i++) {
         if (i) usleep(500000);
         n = count_all(where, sizeof where);
     }

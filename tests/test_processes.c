@@ -4,6 +4,7 @@
  *
  * The seed is printed; INFERSCALE_SEED replays the choices. INFERSCALE_SOAK=SECONDS repeats each case until then. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -12,11 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "base/clock.h"
 #include "support/live.h"
@@ -183,6 +186,119 @@ static void two_writers_two_encoders(void **state)
     begin();
     run(work, 5, 2);
     assert_int_equal(l->adds, FACTS);
+    end(FACTS);
+}
+
+/* As a person with a shell beside a busy server does. */
+static void open_and_close(inferscale *is, int arg, unsigned long long *rng)
+{
+    int extra = 0;
+
+    (void)is;
+    while (go_on(&l->finds, &extra)) {
+        inferscale *other = open_store();
+
+        if (!other) live_complain(l, "open: %s", inferscale_error());
+        inferscale_close(other);
+        atomic_fetch_add(&l->finds, 1);
+    }
+}
+
+static void expect_sound(void)
+{
+    inferscale_fsck_options o = INFERSCALE_FSCK_OPTIONS_INIT;
+    inferscale_fsck_report *r = NULL;
+    inferscale *is = open_store();
+
+    assert_non_null(is);
+    assert_int_equal(inferscale_fsck(is, &o, &r), INFERSCALE_OK);
+    for (size_t i = 0; i < r->n_problems && i < 3; i++) live_complain(l, "fsck: %s: %s", r->problems[i].kind, r->problems[i].what);
+    if (!r->ok) live_complain(l, "fsck: %zu problems", r->n_problems);
+    inferscale_fsck_free(r);
+    inferscale_close(is);
+}
+
+/* Files that a living process is writing are doomed until the books name them; opening the store must leave them alone. */
+static void opening_removes_nothing_that_is_wanted(void **state)
+{
+    static const work_fn work[] = { write_alone, encode_facts, open_and_close, open_and_close };
+
+    (void)state;
+    begin();
+    run(work, 4, 1);
+    expect_sound();
+    end(FACTS);
+}
+
+static void count_files(const char *dir, size_t *segments, size_t *others);
+
+/* Opens the store and says how many segment files are left. */
+static size_t files_after_opening(void)
+{
+    inferscale *is = open_store();
+    size_t segments = 0, others = 0;
+
+    assert_non_null(is);
+    inferscale_close(is);
+    count_files(scratch_path(home, "store/vault"), &segments, &others);
+    return segments;
+}
+
+static void doom_all(char lease[64])
+{
+    static const char sql[] = "INSERT INTO doomed(partition_id, name) SELECT DISTINCT partition_id, name FROM segments; DELETE FROM segments";
+    sqlite3 *db = NULL;
+    sqlite3_stmt *q = NULL;
+
+    assert_int_equal(sqlite3_open(scratch_path(home, "store/bank.sqlite"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT id, epoch FROM partitions", -1, &q, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    snprintf(lease, 64, "store/leases/%d.%d.writing", sqlite3_column_int(q, 0), sqlite3_column_int(q, 1));
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+}
+
+static void expect_check_ok(void)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *q = NULL;
+
+    assert_int_equal(sqlite3_open(scratch_path(home, "store/bank.sqlite"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA quick_check", -1, &q, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    assert_string_equal((const char *)sqlite3_column_text(q, 0), "ok");
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+}
+
+/* The same by hand: the names of a partition stay as long as anybody holds a writer's lease on it, and go then. */
+static void doomed_names_wait_for_writers(void **state)
+{
+    char lease[64];
+    size_t n;
+    int fd;
+
+    (void)state;
+    begin();
+    for (int i = 0; i < 4; i++) {
+        inferscale *is = open_store();
+
+        assert_non_null(is);
+        live_add(l, is, 3 * i); /* all in the first partition */
+        assert_int_equal(inferscale_encode(is, live_scope(0), NULL), INFERSCALE_OK);
+        inferscale_close(is);
+    }
+    n = files_after_opening();
+    assert_true(n >= 4);
+    doom_all(lease);
+    expect_check_ok(); /* with names there, too */
+    fd = open(scratch_path(home, lease), O_RDWR | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_SH), 0);
+    assert_int_equal(files_after_opening(), n);
+    close(fd);
+    assert_int_equal(files_after_opening(), 0);
     end(FACTS);
 }
 
@@ -390,6 +506,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_writer_an_encoder_and_readers),
         cmocka_unit_test(two_writers_two_encoders),
+        cmocka_unit_test(opening_removes_nothing_that_is_wanted),
+        cmocka_unit_test(doomed_names_wait_for_writers),
         cmocka_unit_test(forgetting_cuts_readers_of_other_processes),
         cmocka_unit_test(killed_readers_leave_no_lease),
         cmocka_unit_test(killed_encoders_leave_nothing_behind),

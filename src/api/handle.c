@@ -159,10 +159,15 @@ static is_status open_parts(inferscale *is, uint64_t ram_bytes, bool start_empty
     return st;
 }
 
+static is_status remove_from_vault(void *vault, const is_names *names)
+{
+    return is_vault_remove_all(vault, names->names, names->n);
+}
+
 /* Removes the files; the bank stops naming them only when all are gone, so that what a crash leaves is removed at the next open. */
 static is_status remove_files(inferscale *is, const is_names *names)
 {
-    IS_TRY(is_vault_remove_all(is->vault, names->names, names->n));
+    IS_TRY(remove_from_vault(is->vault, names));
     return names->n ? is_bank_doomed_done(is->bank, names) : INFERSCALE_OK;
 }
 
@@ -170,14 +175,13 @@ static is_status remove_files(inferscale *is, const is_names *names)
 static is_status finish_forgetting(inferscale *is)
 {
     is_names doomed = { 0 };
+    size_t n_removed = 0;
     is_status st;
 
     if (is->read_only) return INFERSCALE_OK;
     st = is_bank_doomed(is->bank, &doomed);
-    if (st == INFERSCALE_OK && doomed.n) {
-        is_log(IS_LOG_WARN, "removing %zu segment files that an interrupted process left", doomed.n);
-        st = remove_files(is, &doomed);
-    }
+    if (st == INFERSCALE_OK && doomed.n) st = is_bank_sweep_doomed(is->bank, remove_from_vault, is->vault, &n_removed);
+    if (n_removed) is_log(IS_LOG_WARN, "removed %zu segment files that an interrupted process left", n_removed);
     is_names_free(&doomed);
     return st == INFERSCALE_E_FULL ? INFERSCALE_OK : st; /* the files are gone; their names go when there is space to write it down */
 }

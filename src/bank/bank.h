@@ -111,6 +111,11 @@ char *is_bank_normalised(const char *text); /* what is compared: lower case, wor
  * A name that is entered again as a segment is taken off. *out is is_names_free'd. */
 is_status is_bank_doomed(is_bank *b, is_names *out);
 is_status is_bank_doomed_done(is_bank *b, const is_names *names); /* their files are gone */
+/* For the opening of a store: remove() the files of doomed names, a few hundred at a time, each time in a transaction that takes the
+ * names off. A name is also doomed while a living process writes its file, so names of partitions whose writers hold a lease stay;
+ * and as such a process dooms a name before it writes the file, no file that is removed here is a new one. *n_removed counts. */
+typedef is_status is_doomed_remove_fn(void *ctx, const is_names *names);
+is_status is_bank_sweep_doomed(is_bank *b, is_doomed_remove_fn *remove, void *ctx, size_t *n_removed);
 /* Call before a segment's file is written: until is_bank_put_segment takes the name off, the file counts as one that must go, so
  * that a crash in between leaves nothing that the books do not know: after a power loss too, so it waits for the disk. */
 is_status is_bank_doom(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES]);

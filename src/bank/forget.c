@@ -4,6 +4,7 @@
  * emptied afterwards (wal.c). */
 #include <string.h>
 
+#include "bank/lease.h"
 #include "bank/sql.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -448,19 +449,82 @@ is_status is_bank_doomed(is_bank *b, is_names *out)
     return st;
 }
 
+/* In a transaction. */
+static is_status take_off(is_bank *b, const uint8_t name[IS_HASH_BYTES])
+{
+    sql q = sql_open(b, "DELETE FROM doomed WHERE name = ?1");
+
+    sql_blob(&q, name, IS_HASH_BYTES);
+    return sql_run(&q, NULL);
+}
+
 is_status is_bank_doomed_done(is_bank *b, const is_names *names)
 {
     is_status st = INFERSCALE_OK;
 
     if (names->n == 0) return INFERSCALE_OK;
     IS_TRY(bank_begin(b));
-    for (size_t i = 0; st == INFERSCALE_OK && i < names->n; i++) {
-        sql q = sql_open(b, "DELETE FROM doomed WHERE name = ?1");
-
-        sql_blob(&q, names->names[i], IS_HASH_BYTES);
-        st = sql_run(&q, NULL);
-    }
+    for (size_t i = 0; st == INFERSCALE_OK && i < names->n; i++) st = take_off(b, names->names[i]);
     return bank_end(b, st);
+}
+
+enum { SWEEP = 256 };
+
+typedef struct doomed_row { int64_t partition; uint8_t name[IS_HASH_BYTES]; } doomed_row;
+
+/* The next rows in the order of name and partition, after *at. */
+static is_status read_doomed(is_bank *b, const doomed_row *at, doomed_row rows[SWEEP], size_t *n)
+{
+    sql q = sql_open(b, "SELECT partition_id, name FROM doomed WHERE (name, partition_id) > (?1, ?2) ORDER BY 2, 1 LIMIT ?3");
+
+    sql_blob(&q, at->name, IS_HASH_BYTES);
+    sql_i64(&q, at->partition);
+    sql_i64(&q, SWEEP);
+    for (*n = 0; *n < SWEEP && sql_row(&q);) {
+        const void *name = sqlite3_column_blob(q.stmt, 1);
+
+        if (!name || sqlite3_column_bytes(q.stmt, 1) != IS_HASH_BYTES) {
+            q.rc = SQLITE_CORRUPT;
+            break;
+        }
+        rows[*n].partition = sqlite3_column_int64(q.stmt, 0);
+        memcpy(rows[(*n)++].name, name, IS_HASH_BYTES);
+    }
+    return sql_end(&q);
+}
+
+/* Those of the rows that no living process may be writing. */
+static is_status left_alone(is_bank *b, const doomed_row *rows, size_t n, is_names *out)
+{
+    bool is_writing = false;
+
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || rows[i].partition != rows[i - 1].partition) IS_TRY(is_lease_is_writing(b, rows[i].partition, &is_writing));
+        if (!is_writing) IS_TRY(bank_names_add(out, rows[i].name));
+    }
+    return INFERSCALE_OK;
+}
+
+is_status is_bank_sweep_doomed(is_bank *b, is_doomed_remove_fn *remove, void *ctx, size_t *n_removed)
+{
+    doomed_row rows[SWEEP], at = { .partition = INT64_MIN };
+    is_status st = INFERSCALE_OK;
+    size_t n = SWEEP;
+
+    for (*n_removed = 0; n == SWEEP && st == INFERSCALE_OK;) {
+        is_names gone = { 0 };
+
+        IS_TRY(bank_begin(b));
+        st = read_doomed(b, &at, rows, &n);
+        if (st == INFERSCALE_OK) st = left_alone(b, rows, n, &gone);
+        if (st == INFERSCALE_OK && gone.n) st = remove(ctx, &gone);
+        for (size_t i = 0; st == INFERSCALE_OK && i < gone.n; i++) st = take_off(b, gone.names[i]);
+        st = bank_end(b, st);
+        if (st == INFERSCALE_OK) *n_removed += gone.n;
+        if (n) at = rows[n - 1];
+        is_names_free(&gone);
+    }
+    return st;
 }
 
 is_status is_bank_doom(is_bank *b, const is_partition *p, const uint8_t name[IS_HASH_BYTES])

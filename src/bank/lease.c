@@ -129,6 +129,50 @@ is_status is_lease_take_writing(is_bank *watch, is_partition *p, is_lease **leas
     return take(watch, p, true, lease);
 }
 
+/* ---- Looking ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct looking {
+    const is_fs *fs;
+    const char *folder;
+    int64_t partition;
+    bool found;
+} looking;
+
+/* Is this a file of the partition's writers, and held? */
+static is_status look_at_one(void *ctx, const char *name, bool is_dir)
+{
+    looking *l = ctx;
+    char path[PATH_BYTES + 64], *end = NULL;
+    long long partition = strtoll(name, &end, 10);
+    is_file *f = NULL;
+    is_status st;
+
+    if (is_dir || l->found || *end != '.' || partition != l->partition) return INFERSCALE_OK;
+    (void)strtoll(end + 1, &end, 10);
+    if (strcmp(end, ".writing") != 0) return INFERSCALE_OK;
+    snprintf(path, sizeof path, "%s/%.60s", l->folder, name);
+    st = l->fs->open(l->fs, path, IS_OPEN_RDWR, &f);
+    if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK;
+    if (st != INFERSCALE_OK) return st;
+    st = l->fs->lock(l->fs, f, true);
+    l->fs->close(l->fs, f); /* and with it our lock: a writer that comes in between tries again */
+    l->found = st == INFERSCALE_E_BUSY;
+    return l->found ? INFERSCALE_OK : st;
+}
+
+is_status is_lease_is_writing(is_bank *b, int64_t partition, bool *is_writing)
+{
+    const is_fs *fs = is_fs_default();
+    char folder[PATH_BYTES];
+    looking l = { .fs = fs, .folder = folder, .partition = partition };
+
+    *is_writing = false;
+    IS_TRY(folder_of(b, folder));
+    if (fs->exists(fs, folder)) IS_TRY(fs->list(fs, folder, look_at_one, &l));
+    *is_writing = l.found;
+    return INFERSCALE_OK;
+}
+
 /* ---- Waiting ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct waiting {

@@ -20,6 +20,8 @@ is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease);
  * and holds it until the books have taken or refused it. */
 is_status is_lease_take_writing(is_bank *watch, is_partition *p, is_lease **lease);
 void is_lease_drop(is_lease *lease); /* NULL is allowed */
+/* Does a process, this one or another, hold a lease of the second kind on the partition, of whatever epoch? */
+is_status is_lease_is_writing(is_bank *b, int64_t partition, bool *is_writing);
 
 /* Waits until no lease on an epoch of the partition before p->epoch is held, at most wait_ms; removes their files. *n_pending = how
  * many epochs are held still (0 with OK). E_BUSY when the time is over. */

@@ -212,8 +212,15 @@ static const char version_7[] =
     "CREATE INDEX segments_outdated ON segments(partition_id, fingerprint, item_id) WHERE outdated = 1;";
 
 /* Version 8: how each embedder's cosines are to be read (embed/calibrate.h). Of the whole store, not of a partition: it was
- * measured on texts that are the program's own. */
+ * measured on texts that are the program's own. And `doomed` with the key's columns first: while a name stood there, SQLite
+ * 3.40's quick check called the database damaged (see version 3). */
 static const char version_8[] =
+    "CREATE TABLE doomed_8("
+    "  name BLOB NOT NULL CHECK(length(name) = 32), partition_id INTEGER NOT NULL,"
+    "  PRIMARY KEY(name, partition_id)) WITHOUT ROWID;"
+    "INSERT INTO doomed_8(name, partition_id) SELECT name, partition_id FROM doomed;"
+    "DROP TABLE doomed;"
+    "ALTER TABLE doomed_8 RENAME TO doomed;"
     "CREATE TABLE calibrations("
     "  fingerprint BLOB PRIMARY KEY NOT NULL CHECK(length(fingerprint) = 32),"
     "  low REAL NOT NULL, high REAL NOT NULL CHECK(low < high)) WITHOUT ROWID;";
