@@ -327,7 +327,8 @@ static void waits_and_is_waited_for(void **state)
     assert_int_equal(number_at("facts_encoded"), 2);
     sh("$IS ask --engine mock --user ben --json 'What does Ben do?'");
     assert_true(number_at("tokens_injected") > 0);
-    sh("$IS encode --engine mock --model mock:fail-capture=1 --policy header --wait --timeout 60 --json"); /* it recovers */
+    /* It recovers. A policy of which no fact has rows yet: of pages, one fact in six has header rows too. */
+    sh("$IS encode --engine mock --model mock:fail-capture=1 --policy alone --wait --timeout 60 --json");
     expect_code(0);
     assert_int_equal(number_at("n_errors"), 1);
     sh("$IS encode --engine mock --wait --read-only --json");
