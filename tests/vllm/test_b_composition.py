@@ -8,6 +8,7 @@ from memory import ask, engine, part, rows_of, turned
 from reference import Piece, reference
 
 CLOSE, FAR = 1e-4, 1e-2
+CLOSE_REAL = 5e-4  # thirty layers in fp32: 1.6e-4 on an AMD EPYC with AVX-512, whose sums torch orders otherwise
 PLAIN = 5e-4  # vLLM's own prefill against transformers', where nothing of ours is: 2e-4 over the 49,152 tokens of the default model
 # Gemma's window is 64: its sliding layers see the last facts only, and those cut in two. YaRN has a factor on its keys, GLM pairs side by side and
 # half of a head rotated. DeepSeek's rows are latents, of which only the last part, the key that all heads share, is turned.
@@ -105,7 +106,7 @@ def test_facts_behind_one_another(request, dummy, folder, shape):
         answer = story.ask()
         right = story.expected(r, answer)
         assert right.std() > 0.5  # a flat distribution would equal any other
-        assert distance(answer, right) <= CLOSE
+        assert distance(answer, right) <= (CLOSE_REAL if real else CLOSE)
         # It is a composition: the plain prefill of the same prompt, by either, is another matter, and there the two agree too.
         tokens = story.prompt()
         plain = ask(vllm, tokens, None, story.steps)

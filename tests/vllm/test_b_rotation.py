@@ -79,10 +79,16 @@ class Live:
         self.library.dll.inferscale_kv_close(self.kv)
 
 
+def with_slack(t):
+    """A copy with room behind it: on some CPUs vLLM's operator reads whole vectors beyond the last head, and a page's end is a crash."""
+    room = torch.zeros(t.numel() + 4096, dtype=t.dtype)
+    room[:t.numel()] = t.reshape(-1)
+    return room[:t.numel()].view(t.shape)
+
+
 def engine_op(keys, positions, dim, cache, neox):
     """vLLM's operator for this CPU, which works in place."""
-    out = keys.clone()
-    query = keys.clone()
+    out, query, cache = with_slack(keys), with_slack(keys), with_slack(cache)
     torch.ops._C.rotary_embedding(positions, query.view(len(keys), -1), out.view(len(keys), -1), dim, cache, neox)
     return out
 
