@@ -79,16 +79,15 @@ class Live:
         self.library.dll.inferscale_kv_close(self.kv)
 
 
-def with_slack(t):
-    """A copy with room behind it: on some CPUs vLLM's operator reads whole vectors beyond the last head, and a page's end is a crash."""
-    room = torch.zeros(t.numel() + 4096, dtype=t.dtype)
-    room[:t.numel()] = t.reshape(-1)
-    return room[:t.numel()].view(t.shape)
+def engine_op_crashes(neox, dtype, rot_dim):
+    """On CPUs with bf16 of their own vLLM's operator loads the second half of a key as if it lay on a multiple of a vector: SIGSEGV."""
+    with open("/proc/cpuinfo") as f:
+        return neox and dtype == torch.bfloat16 and rot_dim // 2 % 16 != 0 and "avx512_bf16" in f.read()
 
 
 def engine_op(keys, positions, dim, cache, neox):
     """vLLM's operator for this CPU, which works in place."""
-    out, query, cache = with_slack(keys), with_slack(keys), with_slack(cache)
+    out, query = keys.clone(), keys.clone()
     torch.ops._C.rotary_embedding(positions, query.view(len(keys), -1), out.view(len(keys), -1), dim, cache, neox)
     return out
 
@@ -108,6 +107,8 @@ def same_bits(a, b):
 @pytest.mark.parametrize("dtype", list(TYPES), ids=["f32", "f16", "bf16"])
 @pytest.mark.parametrize("dim,rot_dim", [(64, 64), (128, 128), (128, 32), (80, 40), (96, 24), (64, 34), (256, 64)])
 def test_bits_are_the_engine_s(library, tmp_path, how, neox, dtype, dim, rot_dim):
+    if how is engine_op and engine_op_crashes(neox, dtype, rot_dim):
+        pytest.skip("vLLM's own operator ends the process on this CPU")
     torch.manual_seed(dim * 1000 + rot_dim)
     live = Live(library, tmp_path, HEADS, dim, 0, rot_dim, neox, dtype)
     try:
