@@ -151,8 +151,9 @@ $(EMBEDDED_OBJ): $(OUT)/embedded.c src/serve/embedded.h $(FLAGS_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
 
+# All functions are found when the program starts: finding one later saves registers, with text in them, on a stack.
 $(OUT)/inferscale: $(call objs,$(CLI_SRC)) $(EMBEDDED_OBJ) $(LIB_A)
-	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LIB_A) $(CORE_LIBS) $(BIN_LIBS)
+	$(CC) $(SAN) -Wl,-z,relro,-z,now -o $@ $(filter %.o,$^) $(LIB_A) $(CORE_LIBS) $(BIN_LIBS)
 $(OUT)/inferscale-models: $(call objs,$(TOOL_SRC) $(SHARED_SRC)) $(LLAMA_STAMP)
 	$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LLAMA_LIBS) -lstdc++ -ljansson $(PLUGIN_LIBS)
 

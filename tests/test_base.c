@@ -1,6 +1,7 @@
 /* The base room: what every room above relies on. Oracles: the C library's calendar, published hash values, an independent
  * UTF-8 encoder, and files looked at through a second name. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -303,6 +304,61 @@ static void test_hex(void **state)
     is_wipe(NULL, 0);
 }
 
+enum { STACK_WORDS = 100 << 10 >> 3 };
+static const uint64_t stack_word = 0x5ca1ab1e0ddba11;
+
+static __attribute__((noinline)) uint64_t leave_words_on_the_stack(void)
+{
+    volatile uint64_t room[STACK_WORDS];
+
+    for (size_t i = 0; i < STACK_WORDS; i++) room[i] = stack_word;
+    return room[STACK_WORDS / 2];
+}
+
+/* Of the stack below the caller's frame; read by pread, as the compiler knows of no object there. */
+static __attribute__((noinline)) size_t words_left_on_the_stack(void)
+{
+    enum { LOOK = IS_STACK_WIPE + (8 << 10) };
+    uint64_t *copy = malloc(LOOK);
+    const uintptr_t end = (uintptr_t)__builtin_frame_address(0) & ~(uintptr_t)7;
+    int fd = open("/proc/self/mem", O_RDONLY);
+    size_t found = 0;
+
+    assert_non_null(copy);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, copy, LOOK, (off_t)(end - LOOK)), LOOK);
+    for (size_t i = 0; i < LOOK / sizeof *copy; i++) found += copy[i] == stack_word;
+    close(fd);
+    free(copy);
+    return found;
+}
+
+static void *wipe_a_stack(void *found)
+{
+    size_t *n = found;
+
+    assert_true(leave_words_on_the_stack() == stack_word);
+    n[0] = words_left_on_the_stack();
+    is_stack_wipe();
+    n[1] = words_left_on_the_stack();
+    return NULL;
+}
+
+static void test_a_stack_is_wiped(void **state)
+{
+    size_t found[2];
+    pthread_t thread;
+
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__)
+    skip(); /* its frames need not be on the stack */
+#endif
+    assert_int_equal(pthread_create(&thread, NULL, wipe_a_stack, found), 0);
+    pthread_join(thread, NULL);
+    assert_true(found[0] > STACK_WORDS / 2); /* the search finds them where they are */
+    assert_int_equal(found[1], 0);
+}
+
 static void test_hashes(void **state)
 {
     uint8_t key[IS_KEY_BYTES] = { 1 }, a[IS_HASH_BYTES], b[IS_HASH_BYTES], zero[IS_HASH_BYTES] = { 0 };
@@ -461,6 +517,7 @@ int main(void)
         cmocka_unit_test(test_buffer_integers),
         cmocka_unit_test(test_buffer_limits),
         cmocka_unit_test(test_hex),
+        cmocka_unit_test(test_a_stack_is_wiped),
         cmocka_unit_test(test_hashes),
         cmocka_unit_test(test_clocks),
         cmocka_unit_test(test_utf8_every_code_point),

@@ -422,6 +422,7 @@ static void *run(void *arg)
         for (int s = w->first; s < w->end && !worked && st == INFERSCALE_OK; s++) worked = stage_turn(w, s);
         tend_log(w);
         publish(w, worked);
+        if (worked) is_stack_wipe();
         if (!worked) sleep_a_while(w);
     }
     return NULL;

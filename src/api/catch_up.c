@@ -178,6 +178,7 @@ static void *work(void *ctx)
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
     if (last) free_job(j);
+    is_stack_wipe(); /* the C library keeps the stack for the next thread */
     pthread_mutex_lock(&c->lock);
     c->n_threads--;
     pthread_cond_broadcast(&c->changed);

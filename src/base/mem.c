@@ -65,6 +65,14 @@ void *is_realloc(void *p, size_t n)
     return q;
 }
 
+/* A frame of its own, so that its array begins where the caller's frame ends. */
+__attribute__((noinline)) void is_stack_wipe(void)
+{
+    char room[IS_STACK_WIPE];
+
+    explicit_bzero(room, sizeof room);
+}
+
 void *is_malloc_aligned(size_t align, size_t n)
 {
     void *p = NULL;

@@ -13,6 +13,13 @@ char *is_strdup(const char *s);                    /* NULL in gives NULL out */
 char *is_strndup(const char *s, size_t n);
 void is_free(void *p);                             /* NULL is allowed; wiped, if it is no more than 4 MiB */
 
+/* Overwrites IS_STACK_WIPE bytes of the calling thread's stack, from the caller's frame on. A thread calls it when it has
+ * finished a piece of work that saw a user's text and may stand still next: what its calls left there (copies in frames, and
+ * vector registers that the dynamic linker saves when a function is called for the first time) would otherwise stay until the
+ * stack is as deep again. Threads of this project have stacks of the system's default size, which is far larger. */
+enum { IS_STACK_WIPE = 128 << 10 };
+void is_stack_wipe(void);
+
 /* Tests: fail the nth allocation from now (1 = the next; 0 = never) in this thread; is_mem_count() counts this thread's calls.
  * is_mem_fail_from fails that one and all after it. is_mem_failed: has one been refused since? */
 void is_mem_fail_at(size_t nth);

@@ -368,6 +368,7 @@ static void *engine_thread(void *arg)
         deliver(b, n);
         b->gather_until_ms = is_now_ms() + (took / 4 < IS_GATHER_MS ? took / 4 : IS_GATHER_MS);
         is_turns_give(b->turns);
+        is_stack_wipe();
     }
     is_turns_give(b->turns);
     pthread_mutex_unlock(&b->lock);

@@ -252,6 +252,7 @@ static void *auditor(void *arg)
         pthread_mutex_unlock(&a->lock);
         audit_one(a, e);
         audit_entry_free(e);
+        is_stack_wipe();
         pthread_mutex_lock(&a->lock);
     }
     pthread_mutex_unlock(&a->lock);

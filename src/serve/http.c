@@ -70,6 +70,7 @@ static void on_completed(void *cls, struct MHD_Connection *con, void **context, 
     if (unsent) MHD_destroy_response(unsent);
     if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK && running) is_request_cancel_for(r, CANCEL_HUNG_UP);
     is_request_unref(r);
+    is_stack_wipe();
 }
 
 /* ---- A request ----------------------------------------------------------------------------------------------------------- */

@@ -149,6 +149,7 @@ static void *work(void *ctx)
         const uint32_t answers = is_answer(r);
         pthread_mutex_unlock(&p->lock);
         run(p, r);
+        is_stack_wipe();
         pthread_mutex_lock(&p->lock);
         l->running--;
         drop_if_empty(p, l);

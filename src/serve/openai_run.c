@@ -221,6 +221,7 @@ static void run_choice(is_oa_choice *c)
 static void *run_thread(void *ctx)
 {
     run_choice(ctx);
+    is_stack_wipe(); /* the C library keeps the stack for the next thread */
     return NULL;
 }
 
