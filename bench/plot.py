@@ -11,7 +11,7 @@ import json
 import math
 import sys
 
-COLOURS = {"text": "#c44e52", "injected": "#4c72b0", "floor": "#8c8c8c"}
+COLOURS = {"plain": "#dd8452", "text": "#c44e52", "injected": "#4c72b0", "floor": "#8c8c8c"}
 
 
 def svg(width, height, body, title):
@@ -43,11 +43,12 @@ def log_ticks(low, high):
 
 
 def plot_ttft(report):
-    """Bars of the three arms by number of facts, vault in RAM, milliseconds on a logarithmic axis."""
+    """Bars of the arms by number of facts, vault in RAM, milliseconds on a logarithmic axis."""
     rows = [r for r in report["rows"] if r["vault"] == "ram"]
-    values = [r[arm + "_ms"] for r in rows for arm in COLOURS]
+    arms = [(arm, colour) for arm, colour in COLOURS.items() if arm + "_ms" in rows[0]]
+    values = [r[arm + "_ms"] for r in rows for arm, _ in arms]
     ticks = log_ticks(min(values), max(values))
-    left, top, height, group = 60, 50, 300, 96
+    left, top, height, group = 60, 50, 300, 18 + 26 * len(arms)
     width = left + group * len(rows) + 20
     span = math.log10(ticks[-1] / ticks[0])
 
@@ -59,20 +60,28 @@ def plot_ttft(report):
         body += [line(left, y(t), width - 20, y(t), "#ddd"), text(left - 6, y(t) + 4, f"{t:g}", "end")]
     for i, r in enumerate(rows):
         x = left + group * i + 10
-        for j, (arm, colour) in enumerate(COLOURS.items()):
+        for j, (arm, colour) in enumerate(arms):
             ms = r[arm + "_ms"]
             body += [rect(x + 26 * j, y(ms), 22, top + height - y(ms), colour),
                      text(x + 26 * j + 11, y(ms) - 4, f"{ms:.0f}", size=9)]
-        body.append(text(x + 37, top + height + 16, f"k = {r['k']}"))
-        body.append(text(x + 37, top + height + 30, f"{r['fact_tokens']} tokens", size=9, colour="#666"))
-    for j, (arm, colour) in enumerate(COLOURS.items()):
-        body += [rect(left + 90 * j, top + height + 42, 10, 10, colour), text(left + 90 * j + 15, top + height + 51, arm, "start")]
+        middle = x + (26 * len(arms) - 4) / 2
+        labels = [(f"k = {r['k']}", 12), (f"{r['fact_tokens']} tokens", 9)]
+        labels += [(f"{arm} / injected: {r[arm + '_over_injected']:.1f}", 9)
+                   for arm, _ in arms if arm + "_over_injected" in r]
+        for n, (label, size) in enumerate(labels):
+            body.append(text(middle, top + height + 16 + 13 * n, label, size=size))
+    bottom = top + height + 30 + 13 * (len(arms) - 2)
+    for j, (arm, colour) in enumerate(arms):
+        body += [rect(left + 90 * j, bottom + 12, 10, 10, colour),
+                 text(left + 90 * j + 15, bottom + 21, arm, "start")]
     notes = ("Logarithmic axis: equal steps are equal ratios, so bars' lengths are not in proportion.",
+             "text: the same tokens computed, with its own best settings. "
+             "plain: the prompt of a usual memory stack, with text's settings.",
              "floor: the same tokens as an exact prefix hit, already in the engine's cache; nothing that serves these facts beats it.")
     width = max(width, 620)
     for i, note in enumerate(notes):
-        body.append(text(left, top + height + 70 + 13 * i, note, "start", size=9, colour="#666"))
-    return svg(width, top + height + 92, body, "Time to first token")
+        body.append(text(left, bottom + 40 + 13 * i, note, "start", size=9, colour="#666"))
+    return svg(width, bottom + 75, body, "Time to first token")
 
 
 def name_of(row):

@@ -14,6 +14,7 @@
 
 #include "base/mem.h"
 #include "eval/fidelity.h"
+#include "eval/plain.h"
 #include "eval/synth.h"
 #include "eval/trace.h"
 #include "eval/ttft.h"
@@ -618,6 +619,89 @@ static void test_synth(void **state)
     assert_null(a[0]);
 }
 
+/* ---- The prompt of a usual stack ----------------------------------------------------------------- */
+
+/* Appends the text's tokens to ids[*n]. */
+static void add_tokens(is_engine *e, const char *text, bool special, bool bos, int32_t *ids,
+                       uint32_t *n)
+{
+    int32_t *part = NULL;
+    uint32_t n_part = 0;
+
+    KIT_OK(is_engine_tokenize(e, NULL, text, strlen(text), special, bos, &part, &n_part));
+    memcpy(ids + *n, part, n_part * sizeof *part);
+    *n += n_part;
+    is_free(part);
+}
+
+static uint32_t plain_expected(is_engine *e, const char *system, const char *question, int32_t *ids)
+{
+    const is_chat_format *c = is_engine_chat(e);
+    uint32_t n = 0;
+
+    add_tokens(e, c->system_open, true, true, ids, &n);
+    add_tokens(e, system, false, false, ids, &n);
+    add_tokens(e, c->system_close, true, false, ids, &n);
+    add_tokens(e, c->user_open, true, false, ids, &n);
+    add_tokens(e, question, false, false, ids, &n);
+    add_tokens(e, c->user_close, true, false, ids, &n);
+    add_tokens(e, c->assistant_open, true, false, ids, &n);
+    return n;
+}
+
+/* Starts the prompt and says what was computed of it. */
+static is_run_stats run_plain(is_engine *e, const plain_prompt *p)
+{
+    const is_run_opts opts = { .cache_parts = 1 };
+    is_run_stats stats;
+    is_run *run = NULL;
+
+    KIT_OK(is_engine_start(e, &p->plan, &opts, &run, &stats));
+    is_engine_finish(e, run);
+    return stats;
+}
+
+static void test_plain_prompt(void **state)
+{
+    static const plain_fact facts[] = { { "Ann bought figs.", 1672567200 },
+                                        { "Ann likes plums.", 0 } },
+                            others[] = { { "Bob bought limes.", 0 } };
+    static const char system[] = "You are a helpful assistant.\n\nUser memories:\n"
+                                 "- 1 January 2023: Ann bought figs.\n- Ann likes plums.";
+    lab *l = open_lab("mock");
+    int32_t want[512];
+    is_run_stats stats;
+    plain_prompt p, q, none;
+    is_engine *e;
+    uint32_t n;
+
+    KIT_OK(is_handle_engine(l->is));
+    e = l->is->engine;
+    KIT_OK(plain_prompt_new(e, NULL, facts, 2, "What fruit?", &p));
+    n = plain_expected(e, system, "What fruit?", want);
+    assert_int_equal(p.tokens.n, n);
+    assert_memory_equal(p.tokens.ids, want, n * sizeof *want);
+    KIT_OK(plain_prompt_new(e, NULL, NULL, 0, "What fruit?", &none));
+    n = plain_expected(e, "You are a helpful assistant.", "What fruit?", want);
+    assert_int_equal(none.tokens.n, n);
+    assert_memory_equal(none.tokens.ids, want, n * sizeof *want);
+
+    /* Behind another user's prompt the system text is there and all facts are computed. */
+    KIT_OK(plain_prompt_new(e, NULL, others, 1, "And Bob?", &q));
+    n = 0;
+    add_tokens(e, is_engine_chat(e)->system_open, true, true, want, &n);
+    add_tokens(e, "You are a helpful assistant.\n\nUser memories:\n- ", false, false, want, &n);
+    assert_in_range(p.n_shared, n - 2, n);
+    run_plain(e, &q);
+    stats = run_plain(e, &p);
+    assert_int_equal(stats.tokens_resident, p.n_shared);
+    assert_int_equal(stats.tokens_computed, p.tokens.n - p.n_shared);
+    plain_prompt_free(&p);
+    plain_prompt_free(&q);
+    plain_prompt_free(&none);
+    lab_close(l);
+}
+
 /* ---- Time to first token ------------------------------------------------------------------------------------------------- */
 
 static void test_ttft_rows(void **state)
@@ -645,6 +729,13 @@ static void test_ttft_rows(void **state)
         assert_true(rows[i].question_tokens > 0 && rows[i].text_ms > 0 && rows[i].injected_ms > 0 && rows[i].floor_ms > 0);
         assert_true(rows[i].injected_lo <= rows[i].injected_ms && rows[i].injected_ms <= rows[i].injected_hi);
         assert_true(rows[i].injected_ms >= rows[i].embed_ms + rows[i].recall_ms);
+        assert_true(rows[i].plain_ms > 0 && rows[i].text_batch > 0);
+        /* Text computes facts and question; plain all but what another user's prompt shares. */
+        assert_int_equal(rows[i].text_computed, rows[i].fact_tokens + rows[i].question_tokens);
+        assert_true(rows[i].plain_computed < rows[i].plain_tokens);
+        assert_true(rows[i].plain_computed > rows[i].fact_tokens - 3 * rows[i].k);
+        assert_true(rows[i].text_over_injected.in.lo <= rows[i].text_over_injected.is);
+        assert_true(rows[i].plain_over_injected.is <= rows[i].plain_over_injected.in.hi);
     }
     assert_string_equal(rows[3].vault, "ram");
     assert_string_equal(rows[4].vault, "page_cache");
@@ -678,6 +769,7 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_rows_are_void_near_the_floor),
         cmocka_unit_test(test_synth),
+        cmocka_unit_test(test_plain_prompt),
         cmocka_unit_test(test_ttft_rows),
     };
     return cmocka_run_group_tests(tests, make_talk, NULL);

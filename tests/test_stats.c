@@ -181,6 +181,23 @@ static void test_bootstrap_refuses(void **state)
     is_mem_fail_at(0);
 }
 
+static void test_median_ratio(void **state)
+{
+    static const double over[] = { 10, 12, 8, 30, 10 }, under[] = { 2, 2, 2, 2, 4 };
+    stats_ratio r, again;
+
+    assert_int_equal(stats_median_ratio(over, under, 5, 7, &r), INFERSCALE_OK);
+    assert_true(r.is == 5);
+    assert_true(r.in.lo < 5 && r.in.lo >= 2 && r.in.hi > 5 && r.in.hi <= 15);
+    assert_int_equal(stats_median_ratio(over, under, 5, 7, &again), INFERSCALE_OK);
+    assert_memory_equal(&r, &again, sizeof r);
+    assert_int_equal(stats_median_ratio(over, under, 1, 7, &r), INFERSCALE_OK); /* one round: nothing to resample */
+    assert_true(r.is == 5 && r.in.lo == 5 && r.in.hi == 5);
+    is_mem_fail_at(1);
+    assert_int_equal(stats_median_ratio(over, under, 5, 7, &r), INFERSCALE_E_NOMEM);
+    is_mem_fail_at(0);
+}
+
 /* ---- Student's t --------------------------------------------------------------------------------------------------------- */
 
 static void test_t_distribution(void **state)
@@ -295,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_bootstrap_resamples_pairs_together),
         cmocka_unit_test(test_bootstrap_of_groups_is_wider),
         cmocka_unit_test(test_bootstrap_refuses),
+        cmocka_unit_test(test_median_ratio),
         cmocka_unit_test(test_t_distribution),
         cmocka_unit_test(test_tost),
         cmocka_unit_test(test_log_softmax),

@@ -27,11 +27,13 @@ static const cli_option options[] = {
 };
 
 static const char details[] =
-    "Measures the time from a question to the first token of its answer, search included, with K facts in three ways: text,\n"
-    "the facts computed as text; injected, their stored keys and values injected; floor, the same tokens as an exact prefix\n"
-    "hit, which nothing that serves these facts can beat. The three are interleaved in one process, on the same model file,\n"
-    "with the prompt's header cached in all of them. The text arm uses the better flash-attention setting for it; the other\n"
-    "two share the one that is better for injection.\n"
+    "Measures the time from a question to the first token of its answer, search included, with K facts in four ways: text,\n"
+    "the facts computed as text; plain, the prompt of a usual memory stack (system text, facts as plain lines, the best first;\n"
+    "what it shares with another user's prompt is cached); injected, their stored keys and values injected; floor, the same\n"
+    "tokens as an exact prefix hit, which nothing that serves these facts can beat. They are interleaved in one process, on\n"
+    "the same model file, with the prompt's header cached in all of them. Text has its best settings: at each K it is tried\n"
+    "with flash attention off and on and with decodes of 512, 256 and 128 tokens. Plain has the same settings; injected and\n"
+    "floor share the flash-attention setting that is better for injection. Ratios have 95% intervals, rounds resampled.\n"
     "\n"
     "Facts are encoded under --policy header unless told otherwise: the policy has no part in these times.\n"
     "\n"
@@ -119,15 +121,55 @@ static void put_number(json_t *o, const char *key, double x)
     json_object_set_new(o, key, isfinite(x) ? json_real(x) : json_null());
 }
 
+static void put_ratio(json_t *o, const char *key, const stats_ratio *r)
+{
+    char name[48];
+
+    put_number(o, key, r->is);
+    snprintf(name, sizeof name, "%s_95", key);
+    json_object_set_new(o, name, json_pack("[f,f]", r->in.lo, r->in.hi));
+}
+
+/* How text ran, and the milliseconds that each setting took when it was tried; null = not tried. */
+static void put_settings(json_t *o, const ttft_row *r)
+{
+    json_t *batches = json_array(), *trial = json_object();
+
+    for (int i = 0; i < TTFT_BATCHES; i++)
+        json_array_append_new(batches, json_integer(ttft_batches[i]));
+    json_object_set_new(trial, "text_batches", batches);
+    for (int fa = 0; fa < 2; fa++) {
+        json_t *list = json_array();
+
+        for (int i = 0; i < TTFT_BATCHES; i++) {
+            const double ms = r->text_trial_ms[fa][i];
+
+            json_array_append_new(list, ms > 0 ? json_real(ms) : json_null());
+        }
+        json_object_set_new(trial, fa ? "text_flash_attention" : "text_no_flash_attention", list);
+    }
+    json_object_set_new(trial, "injected",
+                        json_pack("[f,f]", r->injected_fa_ms[0], r->injected_fa_ms[1]));
+    json_object_set_new(o, "text_flash_attention", json_boolean(r->text_fa));
+    json_object_set_new(o, "text_batch", json_integer(r->text_batch));
+    json_object_set_new(o, "injected_flash_attention", json_boolean(r->injected_fa));
+    json_object_set_new(o, "trial_ms", trial);
+}
+
 static json_t *row_json(const ttft_row *r)
 {
     json_t *j = json_pack("{s:s,s:i,s:i,s:i,s:i}", "vault", r->vault, "k", (int)r->k, "fact_tokens", (int)r->fact_tokens,
                           "question_tokens", (int)r->question_tokens, "n", (int)r->n);
 
     put_number(j, "text_ms", r->text_ms);
+    put_number(j, "plain_ms", r->plain_ms);
     put_number(j, "injected_ms", r->injected_ms);
     put_number(j, "floor_ms", r->floor_ms);
-    put_number(j, "text_over_injected", r->text_ms / r->injected_ms);
+    put_ratio(j, "text_over_injected", &r->text_over_injected);
+    put_ratio(j, "plain_over_injected", &r->plain_over_injected);
+    json_object_set_new(j, "text_computed", json_integer(r->text_computed));
+    json_object_set_new(j, "plain_tokens", json_integer(r->plain_tokens));
+    json_object_set_new(j, "plain_computed", json_integer(r->plain_computed));
     put_number(j, "injected_over_floor", r->injected_ms / r->floor_ms);
     put_number(j, "embed_ms", r->embed_ms);
     put_number(j, "recall_ms", r->recall_ms);
@@ -137,14 +179,13 @@ static json_t *row_json(const ttft_row *r)
     put_number(j, "question_ms", r->question_ms);
     put_number(j, "text_lo", r->text_lo);
     put_number(j, "text_hi", r->text_hi);
+    put_number(j, "plain_lo", r->plain_lo);
+    put_number(j, "plain_hi", r->plain_hi);
     put_number(j, "injected_lo", r->injected_lo);
     put_number(j, "injected_hi", r->injected_hi);
     put_number(j, "floor_lo", r->floor_lo);
     put_number(j, "floor_hi", r->floor_hi);
-    json_object_set_new(j, "text_flash_attention", json_boolean(r->text_fa));
-    json_object_set_new(j, "injected_flash_attention", json_boolean(r->injected_fa));
-    json_object_set_new(j, "trial_ms", json_pack("{s:[f,f],s:[f,f]}", "text", r->text_fa_ms[0], r->text_fa_ms[1], "injected",
-                                                 r->injected_fa_ms[0], r->injected_fa_ms[1]));
+    put_settings(j, r);
     return j;
 }
 
@@ -172,16 +213,24 @@ static void print_table(const inferscale_model_info *info, const ttft_options *o
     char shown[192];
     printf("%s %s, %u thread%s, medians of %u interleaved rounds; milliseconds from question to first token\n\n", cli_model_shown(info, shown),
            info->weights, info->n_threads, info->n_threads == 1 ? "" : "s", o->runs);
-    printf("%-10s %4s %7s %9s %9s %9s %7s %7s   %6s %6s %6s %7s %7s %8s\n", "vault", "k", "tokens", "text", "injected", "floor",
-           "text/in", "in/flr", "embed", "recall", "plan", "compose", "inject", "question");
+    printf("%-10s %4s %7s %9s %9s %9s %9s   %-22s %-22s %7s   %s\n", "vault", "k", "tokens", "text",
+           "plain", "injected", "floor", "text/injected", "plain/injected", "in/flr", "text ran with");
     for (size_t i = 0; i < n; i++) {
         const ttft_row *r = &rows[i];
+        const stats_ratio *a = &r->text_over_injected, *b = &r->plain_over_injected;
 
-        printf("%-10s %4u %7u %9.1f %9.1f %9.1f %6.1fx %6.2fx   %6.1f %6.2f %6.2f %7.2f %7.2f %8.1f\n", r->vault, r->k,
-               r->fact_tokens, r->text_ms, r->injected_ms, r->floor_ms, r->text_ms / r->injected_ms,
-               r->injected_ms / r->floor_ms, r->embed_ms, r->recall_ms, r->plan_ms, r->compose_ms, r->inject_ms,
-               r->question_ms);
+        printf("%-10s %4u %7u %9.1f %9.1f %9.1f %9.1f   %5.1f [%5.1f, %5.1f]   %5.1f [%5.1f, %5.1f]   "
+               "%6.2fx   flash attention %s, %u a decode\n",
+               r->vault, r->k, r->fact_tokens, r->text_ms, r->plain_ms, r->injected_ms, r->floor_ms,
+               a->is, a->in.lo, a->in.hi, b->is, b->in.lo, b->in.hi, r->injected_ms / r->floor_ms,
+               r->text_fa ? "on" : "off", r->text_batch);
     }
+    printf("\n%-10s %4s   %6s %6s %6s %7s %7s %8s\n", "injected:", "k", "embed", "recall", "plan",
+           "compose", "inject", "question");
+    for (size_t i = 0; i < n; i++)
+        printf("%-10s %4u   %6.1f %6.2f %6.2f %7.2f %7.2f %8.1f\n", rows[i].vault, rows[i].k,
+               rows[i].embed_ms, rows[i].recall_ms, rows[i].plan_ms, rows[i].compose_ms,
+               rows[i].inject_ms, rows[i].question_ms);
 }
 
 /* ---- The verb ------------------------------------------------------------------------------------------------------------ */

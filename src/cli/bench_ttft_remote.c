@@ -9,7 +9,7 @@ static json_t *number(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-static json_t *ratio_json(const ttft_ratio *r)
+static json_t *ratio_json(const stats_ratio *r)
 {
     return json_pack("{s:o,s:o,s:o}", "ratio", number(r->is), "lo", number(r->in.lo), "hi", number(r->in.hi));
 }
@@ -57,7 +57,7 @@ static void print_table(const inferscale_model_info *info, const ttft_options *o
     printf("%5s %8s %9s %9s %9s %9s   %-24s %s\n", "k", "tokens", "text", "injected", "repeat", "none", "text / injected", "injected / repeat");
     for (size_t i = 0; i < n; i++) {
         const ttft_remote_row *r = &rows[i];
-        const ttft_ratio *a = &r->text_over_injected, *b = &r->injected_over_repeat;
+        const stats_ratio *a = &r->text_over_injected, *b = &r->injected_over_repeat;
 
         printf("%5u %8u %9.1f %9.1f %9.1f %9.1f   %5.2f [%5.2f, %5.2f]      %4.2f [%4.2f, %4.2f]\n", r->k, r->n_prompt, r->arms[TTFT_R_TEXT].ms,
                r->arms[TTFT_R_INJECTED].ms, r->arms[TTFT_R_REPEAT].ms, r->arms[TTFT_R_NONE].ms, a->is, a->in.lo, a->in.hi, b->is, b->in.lo,

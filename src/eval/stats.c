@@ -199,6 +199,33 @@ is_status stats_bootstrap_difference(const double *num_a, const double *den_a, c
     return st;
 }
 
+is_status stats_median_ratio(const double *over, const double *under, size_t n, uint64_t seed,
+                             stats_ratio *out)
+{
+    enum { DRAWS = 2000 };
+    rng r = rng_stream(seed, 0x5a710, n);
+    double *x = is_calloc(2 * n + DRAWS, sizeof *x), *y, *all;
+
+    *out = (stats_ratio){ NAN, { NAN, NAN } };
+    if (x == NULL) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a ratio of %zu rounds", n);
+    y = x + n;
+    all = y + n;
+    out->is = stats_median(over, n) / stats_median(under, n);
+    for (size_t d = 0; d < DRAWS; d++) {
+        for (size_t i = 0; i < n; i++) {
+            const size_t k = (size_t)rng_below(&r, n);
+
+            x[i] = over[k];
+            y[i] = under[k];
+        }
+        all[d] = stats_median(x, n) / stats_median(y, n);
+    }
+    out->in = (stats_interval){ stats_percentile(all, DRAWS, 0.025),
+                                stats_percentile(all, DRAWS, 0.975) };
+    is_free(x);
+    return INFERSCALE_OK;
+}
+
 /* ---- Student's t --------------------------------------------------------------------------------------------------------- */
 
 /* Continued fraction of the incomplete beta function, by the modified Lentz method (DLMF 8.17.22). */

@@ -46,6 +46,15 @@ is_status stats_bootstrap(const double *num, const double *den, size_t n, const 
 is_status stats_bootstrap_difference(const double *num_a, const double *den_a, const double *num_b, const double *den_b, size_t n,
                                      const uint32_t *group, size_t n_groups, size_t resamples, uint64_t seed, stats_interval *out);
 
+/* median(over) / median(under) of n rounds, with its 95% percentile interval: rounds are drawn with
+ * replacement, the same ones for both. n >= 1; the seed is that of the draws. E_NOMEM. */
+typedef struct stats_ratio {
+    double is;
+    stats_interval in;
+} stats_ratio;
+is_status stats_median_ratio(const double *over, const double *under, size_t n, uint64_t seed,
+                             stats_ratio *out);
+
 double stats_t_cdf(double t, double df);                /* Student's distribution, df > 0 */
 
 /* Two one-sided t tests on paired differences: is their mean inside (-margin, margin)? p = the larger of the two p values;

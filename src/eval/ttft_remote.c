@@ -140,33 +140,26 @@ static double whole(const sample *s)
     return s->own_ms + s->embed_ms + s->recall_ms;
 }
 
-/* Values of an arm over the rounds that `draw` names (NULL: all, in order), into x[n]. */
-static double median_of(const sample *rounds, const uint32_t *draw, uint32_t n, int arm, double *x)
+/* The median of an arm's times; the times into x[n]. */
+static double median_of(const sample *rounds, uint32_t n, int arm, double *x)
 {
-    for (uint32_t i = 0; i < n; i++) x[i] = whole(&rounds[(draw ? draw[i] : i) * TTFT_R_ARMS + (uint32_t)arm]);
+    for (uint32_t i = 0; i < n; i++) x[i] = whole(&rounds[i * TTFT_R_ARMS + (uint32_t)arm]);
     return stats_median(x, n);
 }
 
-static is_status ratio(const bench *b, const sample *rounds, int over, int under, ttft_ratio *out)
+static is_status ratio(const bench *b, const sample *rounds, int over, int under, stats_ratio *out)
 {
-    enum { DRAWS = 2000 };
     const uint32_t n = b->o->runs;
-    rng r = rng_stream(b->o->seed, b->k, 0x5a710);
-    double *x = is_calloc(n, sizeof *x), *all = is_calloc(DRAWS, sizeof *all);
-    uint32_t *draw = is_calloc(n, sizeof *draw);
-    is_status st = x && all && draw ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for %u rounds", n);
+    double *x = is_calloc(2 * n, sizeof *x);
+    is_status st;
 
-    if (st == INFERSCALE_OK) {
-        out->is = median_of(rounds, NULL, n, over, x) / median_of(rounds, NULL, n, under, x);
-        for (int d = 0; d < DRAWS; d++) {
-            for (uint32_t i = 0; i < n; i++) draw[i] = (uint32_t)rng_below(&r, n);
-            all[d] = median_of(rounds, draw, n, over, x) / median_of(rounds, draw, n, under, x);
-        }
-        out->in = (stats_interval){ stats_percentile(all, DRAWS, 0.025), stats_percentile(all, DRAWS, 0.975) };
+    if (!x) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %u rounds", n);
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = whole(&rounds[i * TTFT_R_ARMS + (uint32_t)over]);
+        x[n + i] = whole(&rounds[i * TTFT_R_ARMS + (uint32_t)under]);
     }
+    st = stats_median_ratio(x, x + n, n, b->o->seed + b->k, out);
     is_free(x);
-    is_free(all);
-    is_free(draw);
     return st;
 }
 
@@ -177,7 +170,7 @@ static is_status sum_arm(const bench *b, const sample *rounds, int arm, ttft_rem
     double *x = is_calloc(n, sizeof *x);
 
     if (!x) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %u rounds", n);
-    out->ms = median_of(rounds, NULL, n, arm, x);
+    out->ms = median_of(rounds, n, arm, x);
     out->lo = stats_percentile(x, n, 0.25);
     out->hi = stats_percentile(x, n, 0.75);
     out->computed = last->tokens_computed;

@@ -21,14 +21,11 @@ typedef struct ttft_remote_arm {
     uint32_t computed, injected, resident; /* tokens, of the last round */
 } ttft_remote_arm;
 
-/* Of medians, with its 95% interval: rounds are drawn with replacement. */
-typedef struct ttft_ratio { double is; stats_interval in; } ttft_ratio;
-
 typedef struct ttft_remote_row {
     uint32_t k, n, n_prompt, fact_tokens;
     ttft_remote_arm arms[TTFT_R_ARMS];
     double embed_ms, recall_ms, plan_ms;
-    ttft_ratio text_over_injected, injected_over_repeat, injected_over_none;
+    stats_ratio text_over_injected, injected_over_repeat, injected_over_none;
 } ttft_remote_row;
 
 /* One row a size of options->k (all >= 1). E_UNSUPPORTED if nothing can be injected there, E_ENGINE if rows were not injected. */

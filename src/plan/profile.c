@@ -16,6 +16,11 @@ static const char memory_open[] = "\n\nWhat you remember:\n";
 static const char next_memory_open[] = "What you remember:\n";
 static const char next_memory_close[] = "\n";
 
+const char *is_profile_system_default(void)
+{
+    return default_system;
+}
+
 void is_tokens_free(is_tokens *t)
 {
     if (!t) return;

@@ -29,6 +29,7 @@ typedef struct is_profile {
 } is_profile;
 
 is_status is_profile_new(is_engine *e, const char *system /* NULL = default */, is_codec codec, is_profile **out);
+const char *is_profile_system_default(void); /* the system text where none is given; static */
 void is_profile_free(is_profile *p);
 
 /* What a prompt with another system text begins with, instead of header and header_plain. whose, here and below: whose text it is
