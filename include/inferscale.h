@@ -217,15 +217,16 @@ typedef struct inferscale_fact {
     int undated;             /* 1 = event_time is for filters and order alone; the prompt shows no date */
 } inferscale_fact;
 
-/* inferscale_remember reports ADD or NONE. UPDATE and DELETE are what inferscale_update, inferscale_supersede and inferscale_forget do,
- * which say so by their result: they are here for those who keep a log of events. */
+/* What inferscale_remember did with a fact. UPDATE: the text was known, and took the date that it
+ * did not have. DELETE is what inferscale_forget does: here for those who keep a log of events. */
 enum { INFERSCALE_EVENT_ADD = 1, INFERSCALE_EVENT_UPDATE = 2, INFERSCALE_EVENT_DELETE = 3, INFERSCALE_EVENT_NONE = 4 };
-
+enum { INFERSCALE_KEPT_DATE = 1, INFERSCALE_KEPT_METADATA = 2, INFERSCALE_KEPT_EXPIRES = 4 };
 typedef struct inferscale_event {
     int64_t id;   /* the fact's id */
-    int event;    /* INFERSCALE_EVENT_ADD; or _NONE: the same text is already there (id is its id) */
+    int event;    /* ADD; NONE or UPDATE: the same text is already there (id is its id) */
     int again;    /* 1 = a text that was forgotten once, and is remembered now because you said so; it may be extracted again too */
     int64_t same_as; /* another fact of this owner with the same text, which did not make this one superfluous; 0 = none */
+    int kept;     /* _KEPT_* in a sum: what NONE did not take; inferscale_update changes it */
 } inferscale_event;
 
 /* Adds n facts in one transaction: durable and findable by words when it returns. events[n] may be NULL. All or nothing.

@@ -132,8 +132,6 @@ static void what_is_given_is_kept(void **state)
     inferscale_close(is);
 }
 
-/* ---- Words and filters ------------------------------------------------------------------------------------------------------- */
-
 static size_t hits(inferscale *is, const char *query, int64_t from, int64_t to)
 {
     inferscale_recall_options o = INFERSCALE_RECALL_OPTIONS_INIT;
@@ -148,6 +146,98 @@ static size_t hits(inferscale *is, const char *query, int64_t from, int64_t to)
     inferscale_list_free(l);
     return n;
 }
+
+/* ---- What is known already ------------------------------------------------------------------- */
+
+static inferscale_event again(inferscale *is, inferscale_fact f)
+{
+    inferscale_event e;
+
+    OK(inferscale_remember(is, &anna, &f, 1, &e));
+    return e;
+}
+
+/* A known fact takes the date that it does not have, and nothing else of what is given. Its rows
+ * without the date go, and come again with it. */
+static void a_known_fact_takes_the_date_that_it_has_not(void **state)
+{
+    inferscale *is = bg_open_plain();
+    const char *metadata = "{\"n\":1}";
+    int64_t id = tell(is, &anna,
+                      (inferscale_fact){ .text = "Anna has a cat.", .metadata = metadata }),
+            next;
+    inferscale_list *l = NULL;
+    inferscale_event e;
+
+    tell(is, &anna, (inferscale_fact){ .text = "Anna has a dog." });
+    OK(inferscale_encode(is, &anna, NULL));
+    e = again(is, (inferscale_fact){ .text = "Anna has a cat.", .event_time = MAY, .undated = 1 });
+    assert_true(e.id == id && e.event == INFERSCALE_EVENT_NONE && !e.kept);
+    expect_line(is, "- Anna has a cat.\n");
+    e = again(is, (inferscale_fact){ .text = "Anna has a cat.", .event_time = MAY });
+    assert_true(e.id == id && e.event == INFERSCALE_EVENT_UPDATE && !e.kept);
+    for (int encoded = 0; encoded < 2; encoded++) {
+        expect_item(is, id, 1, MAY);
+        expect_line(is, "- 1 May 2024: Anna has a cat.\n");
+        OK(inferscale_encode(is, &anna, NULL));
+    }
+    store_expect_sound(bg_home);
+    assert_int_equal(hits(is, "May 2024", 0, 0), 1);
+    OK(inferscale_show(is, &anna, id, &l));
+    assert_true(l->n == 2 && !l->items[0].dated && l->items[1].dated &&
+                l->items[1].valid_from == MAY);
+    assert_string_equal(l->items[1].metadata, metadata);
+    inferscale_list_free(l);
+
+    /* What was superseded stays so. */
+    OK(inferscale_supersede(is, &anna, id, &(inferscale_fact){ .text = "Anna has no cat." },
+                            &next));
+    e = again(is, (inferscale_fact){ .text = "Anna has no cat.", .event_time = MAY });
+    assert_true(e.id == next && e.event == INFERSCALE_EVENT_UPDATE);
+    OK(inferscale_show(is, &anna, id, &l));
+    assert_true(l->items[1].superseded_by == next);
+    inferscale_list_free(l);
+    inferscale_close(is);
+}
+
+static void what_a_known_fact_keeps_is_said(void **state)
+{
+    inferscale *is = bg_open_plain();
+    const inferscale_fact first = { .text = "Anna has a cat.",
+                                    .event_time = MAY,
+                                    .metadata = "{\"n\": 1}" };
+    const inferscale_fact fixed = { .text = "Anna has a dog.",
+                                    .metadata = "{\"immutable\": true}" };
+    const struct { inferscale_fact f; int kept;
+    } tries[] = {
+        { { .text = first.text }, 0 },
+        { first, 0 },
+        { { .text = first.text, .event_time = MAY + 86400 }, INFERSCALE_KEPT_DATE },
+        { { .text = first.text, .event_time = INFERSCALE_TIME_ZERO }, INFERSCALE_KEPT_DATE },
+        { { .text = first.text, .metadata = "{\"n\":2}" }, INFERSCALE_KEPT_METADATA },
+        { { .text = first.text, .metadata = "{}" }, 0 },
+        { { .text = first.text,
+            .event_time = 1,
+            .metadata = "{\"m\":1}",
+            .expires = INT64_C(4102444800) },
+          INFERSCALE_KEPT_DATE | INFERSCALE_KEPT_METADATA | INFERSCALE_KEPT_EXPIRES },
+        { { .text = fixed.text, .event_time = MAY }, INFERSCALE_KEPT_DATE },
+    };
+    int64_t id = tell(is, &anna, first), other = tell(is, &anna, fixed);
+
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        inferscale_event e = again(is, tries[i].f);
+
+        if (e.event != INFERSCALE_EVENT_NONE || e.kept != tries[i].kept)
+            fail_msg("%zu: event %d, kept %d", i, e.event, e.kept);
+        assert_int_equal(e.id, tries[i].f.text == first.text ? id : other);
+        expect_item(is, id, 1, MAY);
+        expect_item(is, other, 0, 0);
+    }
+    inferscale_close(is);
+}
+
+/* ---- Words and filters ----------------------------------------------------------------------- */
 
 static void words_are_of_given_dates_and_filters_of_all(void **state)
 {
@@ -349,12 +439,19 @@ static void the_background_replaces_old_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(only_dates_that_were_given_stand_in_prompts, bg_set_up, bg_tear_down),
+        cmocka_unit_test_setup_teardown(only_dates_that_were_given_stand_in_prompts, bg_set_up,
+                                        bg_tear_down),
         cmocka_unit_test_setup_teardown(what_is_given_is_kept, bg_set_up, bg_tear_down),
-        cmocka_unit_test_setup_teardown(words_are_of_given_dates_and_filters_of_all, bg_set_up, bg_tear_down),
+        cmocka_unit_test_setup_teardown(a_known_fact_takes_the_date_that_it_has_not, bg_set_up,
+                                        bg_tear_down),
+        cmocka_unit_test_setup_teardown(what_a_known_fact_keeps_is_said, bg_set_up, bg_tear_down),
+        cmocka_unit_test_setup_teardown(words_are_of_given_dates_and_filters_of_all, bg_set_up,
+                                        bg_tear_down),
         cmocka_unit_test_setup_teardown(the_first_second_is_a_time, bg_set_up, bg_tear_down),
-        cmocka_unit_test_setup_teardown(times_beyond_all_dates_are_refused, bg_set_up, bg_tear_down),
-        cmocka_unit_test_setup_teardown(old_rows_serve_until_they_are_replaced, unpack, bg_tear_down),
+        cmocka_unit_test_setup_teardown(times_beyond_all_dates_are_refused, bg_set_up,
+                                        bg_tear_down),
+        cmocka_unit_test_setup_teardown(old_rows_serve_until_they_are_replaced, unpack,
+                                        bg_tear_down),
         cmocka_unit_test_setup_teardown(the_background_replaces_old_rows, unpack, bg_tear_down),
     };
 

@@ -221,12 +221,97 @@ static void a_range_that_ends_with_a_day_holds_all_of_it(void **state)
     }
 }
 
+/* ---- What is known already ------------------------------------------------------------------- */
+
+/* At each entrance a known text takes the date that it does not have, keeps the one that it has,
+ * and the reply says which, with the next step in the caller's words. */
+static const struct {
+    const char *target, *body, *next;
+} again[] = {
+    /* %s: the fact's text, then its date or null */
+    { "/memories", "{\"user_id\": \"eve\", \"text\": \"%s\", \"timestamp\": %s}",
+      "PUT /memories/{id} changes that" },
+    { "/v3/memories/add/",
+      "{\"user_id\": \"eve\", \"infer\": false, \"messages\": [{\"role\": \"user\", \"content\":"
+      " \"%s\"}], \"timestamp\": %s}",
+      "PUT /memories/{id} changes that" },
+    { "/mcp", MCP("add_memory", "\"text\": \"%s\", \"timestamp\": %s"),
+      "update_memory changes that" },
+    { "/inferscale/import", "{\"text\": \"%s\", \"event_time\": %s}",
+      "PUT /memories/{id} changes that" },
+};
+
+static void remember_again(size_t e, const char *date, const char *said, bool is_said)
+{
+    static const char header[] = "X-Inferscale-User: eve\r\n";
+    char body[500], text[40];
+    serve_reply r;
+
+    snprintf(text, sizeof text, "Eve lives in house %zu.", e);
+    snprintf(body, sizeof body, again[e].body, text, date);
+    r = serve_call(kit, "POST", again[e].target, header, body);
+    if (r.status != 200 || !strstr(r.body, said) == is_said)
+        fail_msg("%s: %d %s", body, r.status, r.body);
+    serve_reply_free(&r);
+}
+
+static void a_known_text_takes_a_date_or_says_that_it_keeps_its_own(void **state)
+{
+    for (size_t e = 0; e < sizeof again / sizeof *again; e++) {
+        const bool mcp = !strcmp(again[e].target, "/mcp");
+        const char *quoted = mcp ? "\\\"event\\\":\\\"UPDATE\\\"" : "\"event\":\"UPDATE\"";
+        serve_reply r = { 0 };
+        char text[60];
+
+        snprintf(text, sizeof text, "{\"user_id\": \"eve\", \"text\": \"Eve lives in house %zu.\"}",
+                 e);
+        r = serve_call(kit, "POST", "/memories", NULL, text);
+        assert_int_equal(r.status, 200);
+        serve_reply_free(&r);
+        remember_again(e, "\"2024-05-01\"", quoted, true);
+        remember_again(e, "\"2024-05-01\"", quoted, false);
+        remember_again(e, "\"2024-05-01\"", again[e].next, false);
+        remember_again(e, "\"2024-05-02\"", again[e].next, true);
+        remember_again(e, "\"2024-05-02\"", "keeps its date", true);
+    }
+}
+
+static void the_command_line_says_what_became_of_a_known_texts_date(void **state)
+{
+    sh("$IS remember --user a --later --engine mock tea && $IS remember --user a --later --engine "
+       "mock --time 2024-05-01 tea");
+    expect_in(last.err, "Fact 1 was known without a date, and has this one now.");
+    sh("$IS remember --user a --later --engine mock --time 2024-05-02 tea");
+    expect_in(last.err,
+              "Fact 1 was known; it keeps its date, and `inferscale update` changes that.");
+    expect_in(last.out, "known");
+    sh("$IS remember --user a --later --engine mock --json --time 2024-05-02 tea");
+    assert_string_equal(of(item("facts", 0), "event"), "NONE");
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(item("facts", 0), "kept"), 0)), "date");
+    expect_in(of(item("facts", 0), "note"), "`inferscale update`");
+
+    sh("echo '{\"text\": \"tea\", \"event_time\": \"2024-05-02\"}' > f; $IS import --user a "
+       "--later --engine mock f");
+    expect_in(last.err, "kept so: 1 fact; --json names it");
+    sh("$IS remember --user b --later --engine mock tea; $IS import --user b --later --engine mock "
+       "f");
+    expect_in(last.err, "Known without a date, and dated now: 1 fact.");
+    sh("$IS import --user b --later --engine mock --json f; echo '{\"text\": \"tea\", "
+       "\"event_time\": 1}' |"
+       " $IS remember --jsonl - --user b --later --engine mock --json");
+    expect_in(last.out, "\"kept\":[\"date\"]");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(http_and_mcp_read_times_alike),
         cmocka_unit_test(times_come_back_as_they_were_read),
         cmocka_unit_test_setup(the_command_line_reads_times_alike, program_fresh),
+        cmocka_unit_test(a_known_text_takes_a_date_or_says_that_it_keeps_its_own),
+        cmocka_unit_test_setup(the_command_line_says_what_became_of_a_known_texts_date,
+                               program_fresh),
         cmocka_unit_test_setup(a_range_that_ends_with_a_day_holds_all_of_it, program_fresh),
     };
 

@@ -35,8 +35,8 @@ static is_status first_of(is_status st, is_status later)
     return st != INFERSCALE_OK ? st : later;
 }
 
-/* What comes after the commit; takes the names. Goes on after a failure, so that as much as can be is gone. */
-static is_status carry_out(inferscale *is, const is_partition *p, is_names *stale, uint32_t wait_ms, size_t *n_pending)
+is_status is_handle_carry_out(inferscale *is, const is_partition *p, is_names *stale,
+                              uint32_t wait_ms, size_t *n_pending)
 {
     char why[1024] = "";
     is_status st = is_vault_hide(is->vault, stale->names, stale->n), drained, removed;
@@ -60,7 +60,7 @@ is_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64
     if (!fact) return is_fail(INFERSCALE_E_INVALID, "fact is NULL; pass the new version");
     IS_TRY(begin(is, scope, "change a fact", &p));
     IS_TRY(is_bank_update_fact(is->bank, &p, id, fact, &stale));
-    return carry_out(is, &p, &stale, WAIT_MS_DEFAULT, &n_pending);
+    return is_handle_carry_out(is, &p, &stale, WAIT_MS_DEFAULT, &n_pending);
 }
 
 is_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, int64_t id, const inferscale_fact *fact, int64_t *new_id)
@@ -79,7 +79,7 @@ is_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, in
     is_background_took(is->background, 1, st == INFERSCALE_OK);
     if (st != INFERSCALE_OK) return st;
     if (new_id) *new_id = made;
-    return carry_out(is, &p, &stale, WAIT_MS_DEFAULT, &n_pending);
+    return is_handle_carry_out(is, &p, &stale, WAIT_MS_DEFAULT, &n_pending);
 }
 
 is_status inferscale_pin(inferscale *is, const inferscale_scope *scope, int64_t id, int pinned)
@@ -123,7 +123,7 @@ static is_status forget(inferscale *is, const is_partition *p, is_closure *c, co
     r->reencode = c->n_reencode;
     r->segments = c->stale.n;
     st = proof ? is_proof_segments(proof, &c->stale) : INFERSCALE_OK; /* before the files go; a failure must not keep them */
-    st = first_of(st, carry_out(is, p, &c->stale, wait_ms, &pending));
+    st = first_of(st, is_handle_carry_out(is, p, &c->stale, wait_ms, &pending));
     r->pending = pending;
     if (st != INFERSCALE_OK) snprintf(why, sizeof why, "%s", is_error());
     if (proof) {

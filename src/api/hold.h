@@ -40,6 +40,11 @@ bool is_hold_stopped(const is_hold *h);
 /* After a commit that raised p's epoch: stops those in this process that hold what is gone, ends idle conversations that do, and
  * waits for all leases on older epochs, those of who is storing KV included. E_BUSY after wait_ms, *n_pending = how many are left. */
 is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_ms, size_t *n_pending);
+/* The whole of what comes after such a commit (forget.c): hides the stale segments' files, drains,
+ * and removes them. Goes on after a failure, so that as much as can be is gone; frees the names.
+ * E_BUSY as above. */
+is_status is_handle_carry_out(inferscale *is, const is_partition *p, is_names *stale,
+                              uint32_t wait_ms, size_t *n_pending);
 /* Idle conversations of the partition that hold what is gone let go of it (chat.c). Returns how many are just beginning to speak, so
  * that it is not known yet what they hold: to be called again. no lock is held. */
 size_t is_handle_drop_chats(inferscale *is, const is_partition *p);

@@ -2,7 +2,9 @@
 #include <string.h>
 
 #include "api/background.h"
+#include "api/hold.h"
 #include "api/room.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 static is_status find_partition(inferscale *is, const inferscale_scope *scope, bool create, is_partition *p)
@@ -13,17 +15,34 @@ static is_status find_partition(inferscale *is, const inferscale_scope *scope, b
     return is_bank_partition(is->bank, scope, create, p);
 }
 
+enum { DATED_WAIT_MS = 1000 };
+
+/* Facts took a date: the rows of their lines without one go. All is stored by now, the text is the
+ * same, and the next opening removes what could not be removed, so a failure here is none of
+ * remembering. */
+static void carry_out_dates(inferscale *is, const is_partition *p, is_names *stale)
+{
+    size_t n_pending = 0;
+
+    if (is_handle_carry_out(is, p, stale, DATED_WAIT_MS, &n_pending) != INFERSCALE_OK)
+        is_log(IS_LOG_WARN, "rows of facts that took a date could not all be removed: %s",
+               is_error());
+}
+
 is_status inferscale_remember(inferscale *is, const inferscale_scope *scope, const inferscale_fact *facts, size_t n,
                               inferscale_event *events)
 {
+    is_names stale = { 0 };
     is_partition p;
+    bool changed = false;
     is_status st = INFERSCALE_OK;
 
     if (n && !facts) return is_fail(INFERSCALE_E_INVALID, "facts is NULL; pass an array of n facts");
     IS_TRY(find_partition(is, scope, true, &p));
     IS_TRY(is_background_take(is->background, n));
-    if (n) st = is_bank_add_facts(is->bank, &p, scope, facts, n, events);
+    if (n) st = is_bank_remember(is->bank, &p, scope, facts, n, events, &changed, &stale);
     is_background_took(is->background, n, st == INFERSCALE_OK);
+    if (changed) carry_out_dates(is, &p, &stale);
     return st;
 }
 

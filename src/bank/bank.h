@@ -43,11 +43,6 @@ is_status is_bank_partition_refresh(is_bank *b, is_partition *p); /* reads epoch
 
 /* ---- Writing (each call is one durable transaction) ---------------------------------------------------------------------- */
 
-is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *facts, size_t n,
-                            inferscale_event *events /* may be NULL */);
-is_status is_bank_add_turns(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_turn *turns, size_t n,
-                            int64_t *ids /* may be NULL */);
-
 /* Names of segments that a write made invalid: the caller removes the files. */
 typedef struct is_names {
     size_t n;
@@ -55,6 +50,18 @@ typedef struct is_names {
 } is_names;
 void is_names_free(is_names *n);
 is_status is_names_add(is_names *n, const void *name); /* a copy; E_NOMEM */
+
+is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope,
+                            const inferscale_fact *facts, size_t n,
+                            inferscale_event *events /* may be NULL */);
+/* As is_bank_add_facts. A known text without a date takes one that is given, as a new version.
+ * *changed = that happened: the epoch is raised. *stale = what was made of such facts (may be NULL:
+ * the names stay entered as doomed, for the next opening). */
+is_status is_bank_remember(is_bank *b, const is_partition *p, const inferscale_scope *scope,
+                           const inferscale_fact *facts, size_t n, inferscale_event *events,
+                           bool *changed, is_names *stale);
+is_status is_bank_add_turns(is_bank *b, const is_partition *p, const inferscale_scope *scope,
+                            const inferscale_turn *turns, size_t n, int64_t *ids /* may be NULL */);
 
 /* A new version (metadata NULL keeps it; the same text only changes the other fields). Drops the old version's embedding and the
  * rows of every segment that depends on it (*stale, may be NULL); raises the epoch. E_NOTFOUND outside the partition. */

@@ -145,8 +145,71 @@ static is_status insert_fact(is_bank *b, const is_partition *p, const inferscale
     return insert_version(b, p, *id, 1, f);
 }
 
+static is_status put_version(is_bank *b, const is_partition *p, int64_t id, int64_t version,
+                             const filled *f, is_names *stale);
+
+/* A known fact beside what was given for it. */
+typedef struct known {
+    filled f; /* text and metadata are not filled in */
+    int64_t version;
+    bool immutable, other_metadata; /* a member that was given is not the fact's */
+} known;
+
+static is_status read_known(is_bank *b, const is_partition *p, int64_t id, const filled *given,
+                            known *out)
+{
+    sql q = sql_open(b, "SELECT f.version, f.event_time, f.valid_from, f.valid_to, f.expires,"
+                     " f.source_turn, f.dated, ifnull(json_extract(f.metadata, '$.immutable'), 0),"
+                     " ifnull(json_patch(f.metadata, ?3) <> f.metadata, 0) FROM items i"
+                     " JOIN fact_versions f ON f.partition_id = i.partition_id AND"
+                     " f.item_id = i.id AND f.version = i.version"
+                     " WHERE i.partition_id = ?1 AND i.id = ?2");
+
+    *out = (known){ .f = *given };
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    sql_text_or_null(&q, given->metadata);
+    if (sql_row(&q)) {
+        out->version = sqlite3_column_int64(q.stmt, 0);
+        out->f.event_time = sqlite3_column_int64(q.stmt, 1);
+        out->f.valid_from = sqlite3_column_int64(q.stmt, 2);
+        out->f.valid_to = sqlite3_column_int64(q.stmt, 3);
+        out->f.expires = sqlite3_column_int64(q.stmt, 4);
+        out->f.source_turn = sqlite3_column_int64(q.stmt, 5);
+        out->f.dated = sqlite3_column_int(q.stmt, 6) != 0;
+        out->immutable = sqlite3_column_int(q.stmt, 7) == 1;
+        out->other_metadata = sqlite3_column_int(q.stmt, 8) != 0;
+    }
+    out->f.metadata = NULL; /* a new version keeps it */
+    return sql_end(&q);
+}
+
+/* A known fact takes the date that it does not have, as a new version of the same text: what was
+ * computed from the line without a date goes. What it has otherwise than given it keeps, and the
+ * event says so. */
+static is_status meet_known(is_bank *b, const is_partition *p, const filled *given, is_names *stale,
+                            inferscale_event *event)
+{
+    known k;
+
+    IS_TRY(read_known(b, p, event->id, given, &k));
+    if (k.other_metadata) event->kept |= INFERSCALE_KEPT_METADATA;
+    if (given->expires && given->expires != k.f.expires) event->kept |= INFERSCALE_KEPT_EXPIRES;
+    if (!given->dated || (k.f.dated && k.f.event_time == given->event_time)) return INFERSCALE_OK;
+    if (k.f.dated || k.immutable) {
+        event->kept |= INFERSCALE_KEPT_DATE;
+        return INFERSCALE_OK;
+    }
+    k.f.event_time = given->event_time;
+    k.f.dated = true;
+    if (given->valid_from < k.f.valid_from)
+        k.f.valid_from = given->valid_from; /* it held from its date on */
+    event->event = INFERSCALE_EVENT_UPDATE;
+    return put_version(b, p, event->id, k.version, &k.f, stale);
+}
+
 static is_status add_one(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *fact,
-                         size_t which, int64_t now, inferscale_event *event)
+                         size_t which, int64_t now, is_names *stale, inferscale_event *event)
 {
     bool lifted = false;
     filled f;
@@ -157,7 +220,8 @@ static is_status add_one(is_bank *b, const is_partition *p, const inferscale_sco
     IS_TRY(check_source(b, p, which, f.source_turn));
     event->event = INFERSCALE_EVENT_NONE;
     event->id = find_same(b, p, scope, &f, &st);
-    if (st != INFERSCALE_OK || event->id) return st;
+    if (st != INFERSCALE_OK) return st;
+    if (event->id) return meet_known(b, p, &f, stale, event);
     event->event = INFERSCALE_EVENT_ADD;
     event->same_as = find_equal(b, p, &f, &st);
     if (st != INFERSCALE_OK) return st;
@@ -166,14 +230,17 @@ static is_status add_one(is_bank *b, const is_partition *p, const inferscale_sco
     return insert_fact(b, p, scope, &f, &event->id);
 }
 
-is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope, const inferscale_fact *facts,
-                            size_t n, inferscale_event *events)
+is_status is_bank_remember(is_bank *b, const is_partition *p, const inferscale_scope *scope,
+                           const inferscale_fact *facts, size_t n, inferscale_event *events,
+                           bool *changed, is_names *stale)
 {
     int64_t now = is_now_epoch();
     size_t added = 0;
     is_status st;
 
     if (events && n) memset(events, 0, n * sizeof *events);
+    if (stale) *stale = (is_names){ 0 };
+    *changed = false;
     IS_TRY(bank_check_scope(scope));
     /* cheap refusals before the file is locked */
     for (size_t i = 0; i < n; i++) IS_TRY(bank_check_text("fact", i, facts[i].text));
@@ -182,14 +249,26 @@ is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
         inferscale_event event = { 0 };
 
-        st = add_one(b, p, scope, &facts[i], i, now, &event);
+        st = add_one(b, p, scope, &facts[i], i, now, stale, &event);
         if (events) events[i] = event;
+        *changed |= event.event == INFERSCALE_EVENT_UPDATE;
         added += event.event == INFERSCALE_EVENT_ADD;
     }
     if (st == INFERSCALE_OK && added) st = bank_touch(b, p, false);
     st = bank_end(b, st);
-    if (st != INFERSCALE_OK && events && n) memset(events, 0, n * sizeof *events);
+    if (st == INFERSCALE_OK) return st;
+    if (events && n) memset(events, 0, n * sizeof *events);
+    if (stale) is_names_free(stale);
+    *changed = false;
     return st;
+}
+
+is_status is_bank_add_facts(is_bank *b, const is_partition *p, const inferscale_scope *scope,
+                            const inferscale_fact *facts, size_t n, inferscale_event *events)
+{
+    bool changed;
+
+    return is_bank_remember(b, p, scope, facts, n, events, &changed, NULL);
 }
 
 /* ---- Changing ------------------------------------------------------------------------------------------------------------ */
@@ -250,6 +329,23 @@ static is_status keep_date(is_bank *b, const is_partition *p, int64_t id, int64_
     return sql_end(&q);
 }
 
+/* version: the current one. Everything made from it goes. */
+static is_status put_version(is_bank *b, const is_partition *p, int64_t id, int64_t version,
+                             const filled *f, is_names *stale)
+{
+    sql q;
+
+    IS_TRY(bank_drop_dependents(b, p, id, stale));
+    IS_TRY(drop_embeddings(b, p, id));
+    IS_TRY(insert_version(b, p, id, version + 1, f));
+    IS_TRY(close_version(b, p, id, version, f->valid_from));
+    q = sql_open(b, "UPDATE items SET version = version + 1 WHERE partition_id = ?1 AND id = ?2");
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    IS_TRY(sql_run(&q, NULL));
+    return bank_touch(b, p, true);
+}
+
 /* keep: no time was given. */
 static is_status change(is_bank *b, const is_partition *p, int64_t id, filled *f, bool keep, is_names *stale)
 {
@@ -260,15 +356,11 @@ static is_status change(is_bank *b, const is_partition *p, int64_t id, filled *f
     if (keep) IS_TRY(keep_date(b, p, id, version, f));
     IS_TRY(bank_check_metadata(b, "fact", SIZE_MAX, f->metadata));
     IS_TRY(check_source(b, p, SIZE_MAX, f->source_turn));
-    IS_TRY(bank_drop_dependents(b, p, id, stale)); /* everything made from the old text */
-    IS_TRY(drop_embeddings(b, p, id));
-    IS_TRY(insert_version(b, p, id, version + 1, f));
-    IS_TRY(close_version(b, p, id, version, f->valid_from));
-    q = sql_open(b, "UPDATE items SET version = version + 1, superseded_by = 0 WHERE partition_id = ?1 AND id = ?2");
+    q = sql_open(b, "UPDATE items SET superseded_by = 0 WHERE partition_id = ?1 AND id = ?2");
     sql_i64(&q, p->id);
     sql_i64(&q, id);
     IS_TRY(sql_run(&q, NULL));
-    return bank_touch(b, p, true);
+    return put_version(b, p, id, version, f, stale);
 }
 
 is_status is_bank_update_fact(is_bank *b, const is_partition *p, int64_t id, const inferscale_fact *fact, is_names *stale)

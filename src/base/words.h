@@ -12,6 +12,7 @@
 /*    name, for a C program, at the command line, for a client of the server, for a model by MCP */
 #define IS_CALLS(X) \
     X(LIST, "inferscale_ls", "`inferscale ls`", "GET /memories", "list_memories") \
+    X(UPDATE, "inferscale_update", "`inferscale update`", "PUT /memories/{id}", "update_memory") \
     X(ENCODE_WAIT, "call inferscale_encode_wait", "run `inferscale encode --wait`", "wait until GET /inferscale/encode says that fewer do", \
       "wait a minute") \
     X(ENCODE_STATUS, "inferscale_encode_status", "`inferscale encode --status`", "GET /inferscale/encode", "the log") \

@@ -37,7 +37,8 @@ static int remember(session *s, const char *text)
     inferscale_event event;
     inferscale_status st = inferscale_remember(s->is, &s->scope, &fact, 1, &event);
     if (st != INFERSCALE_OK) return cli_fail_as(s->a, st);
-    fprintf(stderr, "%s as %lld.\n", event.event == INFERSCALE_EVENT_NONE ? "Known" : "Remembered", (long long)event.id);
+    fprintf(stderr, "%s as %lld.\n", event.event == INFERSCALE_EVENT_ADD ? "Remembered" : "Known",
+            (long long)event.id);
     return cli_encode_after(s->a, s->is, &s->scope, 1, NULL);
 }
 

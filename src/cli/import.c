@@ -17,6 +17,7 @@ static int report(const cli_args *a, inferscale *is, const cli_import *i)
         char counts[160];
         cli_import_counts(i, counts);
         printf("Imported %s.\n", counts);
+        cli_import_notes(i);
         fflush(stdout);
     }
     if (!cli_flag(a, "--later") && i->n_scopes) rc = cli_encode_after(a, is, i->scopes, i->n_scopes, &encoded);

@@ -16,8 +16,7 @@ typedef struct job {
     inferscale_scope scope;
     const locomo_conversation *c;
     int64_t *turn_ids;        /* [n_turns]; 0 = left out */
-    size_t turns, known_turns, facts, known;
-    json_t *events;
+    cli_import in;            /* its counts and events */
     cli_progress progress;
     uint64_t done;
 } job;
@@ -66,7 +65,7 @@ static is_status add_turns(job *j)
         for (size_t i = from; i < to && st == INFERSCALE_OK; i++) {
             const locomo_turn *t = &c->turns[i];
             if (j->turn_ids[i]) {
-                j->known_turns++;
+                j->in.known_turns++;
                 continue;
             }
             char *text = locomo_turn_text(t);
@@ -87,7 +86,7 @@ static is_status add_turns(job *j)
             if (st == INFERSCALE_OK) j->turn_ids[at[i]] = ids[i];
         }
         if (st != INFERSCALE_OK) return st;
-        j->turns += n;
+        j->in.turns += n;
         IS_TRY(step(j, to - from));
     }
     return INFERSCALE_OK;
@@ -116,17 +115,6 @@ static char *metadata_of(const job *j, const locomo_observation *o)
     return s;
 }
 
-static is_status count_events(job *j, const inferscale_event *events, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (events[i].event == INFERSCALE_EVENT_NONE) j->known++;
-        else j->facts++;
-        json_array_append_new(j->events, json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event",
-                                                   cli_event_name(events[i].event)));
-    }
-    return INFERSCALE_OK;
-}
-
 static is_status add_facts(job *j)
 {
     const locomo_conversation *c = j->c;
@@ -148,7 +136,7 @@ static is_status add_facts(job *j)
         is_status st = inferscale_remember(j->is, &j->scope, facts, n, events);
         for (size_t i = 0; i < n; i++) is_free(metadata[i]); /* jansson allocates by base/mem.h (main.c) */
         if (st != INFERSCALE_OK) return st;
-        IS_TRY(count_events(j, events, n));
+        for (size_t i = 0; i < n; i++) is_import_count(&j->in, &events[i]);
         IS_TRY(step(j, to - from));
     }
     return INFERSCALE_OK;
@@ -161,15 +149,17 @@ static int report(const cli_args *a, job *j)
 
     if (!cli_wants_json(a)) {
         char counts[160];
-        cli_import_counts(&(cli_import){ .facts = j->facts, .known = j->known, .turns = j->turns, .known_turns = j->known_turns }, counts);
+        cli_import_counts(&j->in, counts);
         printf("Imported %s of %s.\n", counts, j->c->id);
+        cli_import_notes(&j->in);
         fflush(stdout);
     }
     if (!cli_flag(a, "--later")) rc = cli_encode_after(a, j->is, &j->scope, 1, &encoded);
     if (cli_wants_json(a)) {
-        json_t *o = json_pack("{s:o,s:O,s:I,s:I,s:I,s:I}", "conversation", cli_json_text(j->c->id), "facts", j->events, "added",
-                              (json_int_t)j->facts, "known", (json_int_t)j->known, "turns", (json_int_t)j->turns,
-                              "known_turns", (json_int_t)j->known_turns);
+        json_t *o = json_pack("{s:o,s:O,s:I,s:I,s:I,s:I}", "conversation", cli_json_text(j->c->id),
+                              "facts", j->in.events, "added", (json_int_t)j->in.facts, "known",
+                              (json_int_t)j->in.known, "turns", (json_int_t)j->in.turns,
+                              "known_turns", (json_int_t)j->in.known_turns);
         if (encoded) json_object_set(o, "encoded", encoded);
         cli_print_json(o);
     }
@@ -191,10 +181,10 @@ static int import(const cli_args *a, const locomo_conversation *c)
     }
     cli_scope(a, &j.scope);
     cli_interrupt();
-    j.events = json_array();
+    j.in.events = json_array();
     j.turn_ids = is_calloc(c->n_turns + 1, sizeof *j.turn_ids);
     cli_progress_start(&j.progress, "Importing", c->n_turns + c->n_observations);
-    st = j.events && j.turn_ids ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM,
+    st = j.in.events && j.turn_ids ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM,
                                                           "out of memory for the import; free some and try again");
     if (st == INFERSCALE_OK) st = find_known(&j);
     if (st == INFERSCALE_OK && store != 2) st = add_turns(&j);
@@ -202,7 +192,7 @@ static int import(const cli_args *a, const locomo_conversation *c)
     cli_progress_end(&j.progress);
     rc = st == INFERSCALE_OK ? report(a, &j) : cli_fail_as(a, st);
     is_free(j.turn_ids);
-    json_decref(j.events);
+    json_decref(j.in.events);
     inferscale_close(j.is);
     return rc;
 }

@@ -256,12 +256,3 @@ const char *cli_mode_name(int mode)
            : mode == INFERSCALE_MODE_NONE ? "none"
                                           : "unknown";
 }
-
-const char *cli_event_name(int event)
-{
-    return event == INFERSCALE_EVENT_ADD      ? "ADD"
-           : event == INFERSCALE_EVENT_UPDATE ? "UPDATE"
-           : event == INFERSCALE_EVENT_DELETE ? "DELETE"
-           : event == INFERSCALE_EVENT_NONE   ? "NONE"
-                                              : "unknown";
-}

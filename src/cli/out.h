@@ -43,7 +43,6 @@ void cli_ms(double ms, char out[32]);
 
 const char *cli_source_name(int source);  /* INFERSCALE_SOURCE_* -> "stored", ... */
 const char *cli_mode_name(int mode);      /* INFERSCALE_MODE_* -> "kv", ... */
-const char *cli_event_name(int event);    /* INFERSCALE_EVENT_* -> "ADD", ... */
 
 /* True if something that was printed could not be, because whoever read it (`| head`) has left: then nothing more is to be said, and
  * the exit code is that of SIGPIPE. A full disk is no such thing. */

@@ -1,4 +1,5 @@
 /* remember.c - `inferscale remember`: text is durable first, then it is encoded in the same process. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "cli/args.h"
+#include "exchange/json.h"
 #include "exchange/jsonl.h"
 #include "cli/out.h"
 #include "cli/store.h"
@@ -70,7 +72,7 @@ static is_status gather(const cli_args *a, texts *t)
     return INFERSCALE_OK;
 }
 
-/* facts [{id, event}] */
+/* facts [{id, event, ...}] (is_event_json) */
 static is_status remember_facts(const cli_args *a, inferscale *is, const inferscale_scope *scope, const texts *t,
                                 json_t *result)
 {
@@ -87,17 +89,16 @@ static is_status remember_facts(const cli_args *a, inferscale *is, const infersc
                                       .metadata = cli_json_object(a, "--metadata") };
     if (st == INFERSCALE_OK) st = inferscale_remember(is, scope, facts, t->n, events);
     for (size_t i = 0; i < t->n && st == INFERSCALE_OK; i++) {
-        const char *event = cli_event_name(events[i].event);
-        json_t *o = json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event", event);
-        if (events[i].again) json_object_set_new(o, "again", json_true());
-        if (events[i].same_as) json_object_set_new(o, "same_as", json_integer(events[i].same_as));
-        json_array_append_new(list, o);
+        char note[192];
+        json_array_append_new(list, is_event_json(&events[i]));
         if (events[i].again) fprintf(stderr, "Fact %lld was forgotten once, and is remembered again.\n", (long long)events[i].id);
         if (events[i].same_as)
             fprintf(stderr, "Fact %lld has the same text as fact %lld.\n", (long long)events[i].id, (long long)events[i].same_as);
+        if (is_event_text(&events[i], note))
+            fprintf(stderr, "%c%s.\n", toupper((unsigned char)*note), note + 1);
         if (cli_wants_json(a)) continue;
         printf("%s%6lld%s  %-5s ", cli_on(CLI_CYAN), (long long)events[i].id, cli_off(),
-               events[i].event == INFERSCALE_EVENT_NONE ? "known" : "new");
+               events[i].event == INFERSCALE_EVENT_ADD ? "new" : "known");
         cli_put_cut(stdout, t->at[i], cli_columns() ? cli_columns() - 15 : 0);
         putchar('\n');
     }
@@ -166,6 +167,7 @@ static int remember_jsonl(const cli_args *a, inferscale *is, const char *path)
         char counts[160];
         cli_import_counts(&i, counts);
         if (!cli_wants_json(a)) printf("Remembered %s.\n", counts);
+        if (!cli_wants_json(a)) cli_import_notes(&i);
         rc = finish(a, is, i.scopes, i.n_scopes, json_pack("{s:O,s:I,s:I}", "facts", i.events, "turns", (json_int_t)i.turns,
                                                            "known_turns", (json_int_t)i.known_turns));
     }
@@ -242,8 +244,10 @@ static const cli_option options[] = {
 
 const cli_verb cli_verb_remember = {
     "remember", "[TEXT...]", "Remember facts or conversation turns",
-    "Each TEXT is one fact; without TEXT, or for \"-\", each line of the standard input is one. The text is durable when the "
-    "ids are printed; then embeddings, keys and values are computed, and an interruption there loses nothing.\n\n"
+    "Each TEXT is one fact; without TEXT, or for \"-\", each line of the standard input is one. "
+    "The text is durable when the ids are printed (a text that is known already keeps its id, and "
+    "takes the --time if it has no date); then embeddings, keys and values are computed, and an "
+    "interruption there loses nothing.\n\n"
     "Examples:\n"
     "  inferscale remember \"Anna is allergic to peanuts.\" --time 2024-05-01\n"
     "  inferscale remember --turns --conversation chat1 --speaker Anna \"I moved to Lyon.\"\n"

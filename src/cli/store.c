@@ -47,6 +47,20 @@ void cli_import_counts(const cli_import *i, char out[160])
     add_known(out, 160, i->known_turns);
 }
 
+void cli_import_notes(const cli_import *i)
+{
+    char facts[100];
+    if (i->dated)
+        fprintf(stderr, "Known without a date, and dated now: %s.\n",
+                cli_n_of(i->dated, "fact", facts));
+    if (i->kept)
+        fprintf(stderr,
+                "Known with another date, metadata or expiry, and kept so: %s; --json names %s,"
+                " `inferscale update` changes %s.\n",
+                cli_n_of(i->kept, "fact", facts), i->kept == 1 ? "it" : "them",
+                i->kept == 1 ? "it" : "them");
+}
+
 int cli_import_failed(const cli_args *a, const cli_import *i, const char *source)
 {
     json_t *stored = json_pack("{s:I,s:I,s:I,s:I}", "facts", (json_int_t)i->facts, "known", (json_int_t)i->known, "turns",

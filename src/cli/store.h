@@ -14,6 +14,9 @@ void cli_import_run(inferscale *is, const inferscale_scope *base, FILE *f, const
 void cli_import_free(cli_import *out);
 /* "2 facts (1 was known) and 1 turn", into out. */
 void cli_import_counts(const cli_import *i, char out[160]);
+/* To stderr: how many known facts took a date, or keep something that the file has otherwise;
+ * --json names them. */
+void cli_import_notes(const cli_import *i);
 /* The scope as written on the command line, without the default. */
 void cli_scope_given(const cli_args *a, inferscale_scope *out);
 /* Reports a failed import (message on stderr; with --json an object that also says what was stored). Returns the exit code. */

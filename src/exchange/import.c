@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "exchange/json.h"
 #include "exchange/jsonl.h"
 #include "exchange/known.h"
 
@@ -122,14 +123,18 @@ static is_status store_facts(job *j, size_t from, size_t n)
     IS_TRY(inferscale_remember(j->is, &j->scope, facts, n, events));
     for (size_t i = 0; i < n; i++) {
         if (j->batch[from + i].pinned) IS_TRY(inferscale_pin(j->is, &j->scope, events[i].id, 1));
-        if (events[i].event == INFERSCALE_EVENT_NONE)
-            j->out->known++;
-        else
-            j->out->facts++;
-        json_array_append_new(j->out->events, json_pack("{s:I,s:s}", "id", (json_int_t)events[i].id, "event",
-                                                        events[i].event == INFERSCALE_EVENT_NONE ? "NONE" : "ADD"));
+        is_import_count(j->out, &events[i]);
     }
     return INFERSCALE_OK;
+}
+
+void is_import_count(is_import *out, const inferscale_event *e)
+{
+    if (e->event == INFERSCALE_EVENT_ADD) out->facts++;
+    else out->known++;
+    out->dated += e->event == INFERSCALE_EVENT_UPDATE;
+    out->kept += e->kept != 0;
+    json_array_append_new(out->events, is_event_json(e));
 }
 
 static inferscale_turn turn_of(const jsonl_record *r)

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/words.h"
 
 json_t *is_json_text(const char *s)
 {
@@ -85,6 +86,67 @@ void is_json_search(json_t *o, const inferscale_list *list)
     json_object_set_new(o, "index_ms", json_real((double)(int64_t)(list->index_ms * 1000) / 1000));
     json_object_set_new(o, "fallback", is_json_text(list->fallback ? list->fallback : ""));
     json_object_set_new(o, "fallbacks", is_json_fallbacks(list->fallbacks));
+}
+
+/* ---- Events ---------------------------------------------------------------------------------- */
+
+const char *is_event_name(int event)
+{
+    return event == INFERSCALE_EVENT_ADD      ? "ADD"
+           : event == INFERSCALE_EVENT_UPDATE ? "UPDATE"
+           : event == INFERSCALE_EVENT_DELETE ? "DELETE"
+           : event == INFERSCALE_EVENT_NONE   ? "NONE"
+                                              : "unknown";
+}
+
+enum { N_KEPT = 3 };
+static const struct { int bit; const char *name, *words; } kept_names[N_KEPT] = {
+    { INFERSCALE_KEPT_DATE, "date", "date" },
+    { INFERSCALE_KEPT_METADATA, "metadata", "metadata" },
+    { INFERSCALE_KEPT_EXPIRES, "expires", "expiry" },
+};
+
+bool is_event_text(const inferscale_event *e, char out[192])
+{
+    char what[64] = "";
+
+    *out = '\0';
+    for (size_t i = 0; i < N_KEPT; i++)
+        if (e->kept & kept_names[i].bit)
+            snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s",
+                     *what ? " and its " : "its ", kept_names[i].words);
+    if (e->event == INFERSCALE_EVENT_UPDATE)
+        snprintf(out, 192, "fact %lld was known without a date, and has this one now",
+                 (long long)e->id);
+    else if (e->kept)
+        snprintf(out, 192, "fact %lld was known", (long long)e->id);
+    if (e->kept)
+        snprintf(out + strlen(out), 192 - strlen(out), "; it keeps %s, and %s changes that", what,
+                 is_words(IS_CALL_UPDATE));
+    return *out != '\0';
+}
+
+void is_json_kept(json_t *o, const inferscale_event *e)
+{
+    char note[192];
+    json_t *kept = e->kept ? json_array() : NULL;
+
+    for (size_t i = 0; kept && i < N_KEPT; i++)
+        if (e->kept & kept_names[i].bit)
+            json_array_append_new(kept, json_string(kept_names[i].name));
+    if (kept) json_object_set_new(o, "kept", kept);
+    if (is_event_text(e, note)) json_object_set_new(o, "note", json_string(note));
+}
+
+json_t *is_event_json(const inferscale_event *e)
+{
+    json_t *o = json_pack("{s:I,s:s}", "id", (json_int_t)e->id, "event", is_event_name(e->event));
+
+    if (!o) return NULL;
+    if (e->again) json_object_set_new(o, "again", json_true());
+    if (e->same_as) json_object_set_new(o, "same_as", json_integer(e->same_as));
+    is_json_kept(o, e);
+    return o;
 }
 
 /* ---- Items ---------------------------------------------------------------------------------------------------------------- */

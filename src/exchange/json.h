@@ -23,6 +23,16 @@ void is_json_search(json_t *o, const inferscale_list *list);
 enum { IS_ITEM_SCORE = 1, IS_ITEM_KV = 2 }; /* score and its parts; kv_ready of facts */
 json_t *is_item_json(const inferscale_item *item, unsigned with);
 
+const char *is_event_name(int event); /* "ADD", "UPDATE", "DELETE", "NONE" */
+/* {"id", "event"} of inferscale_remember, with again, same_as, kept (a list of names) and note
+ * where there is something to say. */
+json_t *is_event_json(const inferscale_event *e);
+/* Sets the last two of these. */
+void is_json_kept(json_t *o, const inferscale_event *e);
+/* What became of a text that was known, in a sentence with the next step; false = there is nothing
+ * to say. */
+bool is_event_text(const inferscale_event *e, char out[192]);
+
 json_t *is_encoder_json(const inferscale_encoder_state *s);
 json_t *is_usage_json(const inferscale_usage_report *u);
 json_t *is_preview_json(const inferscale_preview *p);

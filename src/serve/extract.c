@@ -143,6 +143,10 @@ static is_status add(extraction *e, const inferscale_fact *f)
     inferscale_event event;
 
     IS_TRY(inferscale_remember(e->s->is, e->scope, f, 1, &event));
+    if (event.event == INFERSCALE_EVENT_UPDATE) { /* it took the date */
+        count(e, "update", 1);
+        return say(e, "UPDATE", event.id, f->text, f->text);
+    }
     count(e, event.event == INFERSCALE_EVENT_NONE ? "noop" : "add", 1);
     return say(e, event.event == INFERSCALE_EVENT_NONE ? "NOOP" : "ADD", event.id, f->text, NULL);
 }

@@ -23,6 +23,7 @@ typedef struct addition {
     json_t **metadata;           /* [n] owned */
     char **strings;              /* [2n] owned: texts and metadata as JSON */
     size_t n, n_strings;
+    bool has_metadata;           /* the caller gave some; who said it is not the caller's */
 } addition;
 
 static is_status no_memory(void) { return is_fail(INFERSCALE_E_NOMEM, "out of memory"); }
@@ -184,13 +185,17 @@ static is_status read_messages(addition *a, const common *c, json_t *messages, c
 
 static json_t *event_json(const addition *a, size_t i, const inferscale_event *e)
 {
+    inferscale_event own = *e;
     char id[24];
     json_t *o, *role = json_object_get(a->metadata[i], "role"), *actor = json_object_get(a->metadata[i], "actor_id");
 
     snprintf(id, sizeof id, "%lld", (long long)e->id);
-    o = json_pack("{s:s,s:s,s:s}", "id", id, "memory", a->facts[i].text, "event", e->event == INFERSCALE_EVENT_NONE ? "NONE" : "ADD");
+    o = json_pack("{s:s,s:s,s:s}", "id", id, "memory", a->facts[i].text, "event",
+                  is_event_name(e->event));
     if (role) json_object_set(o, "role", role);
     if (actor) json_object_set(o, "actor_id", actor);
+    if (!a->has_metadata) own.kept &= ~INFERSCALE_KEPT_METADATA;
+    if (o) is_json_kept(o, &own);
     return o;
 }
 
@@ -226,6 +231,7 @@ inferscale_status is_memory_add(inferscale *is, const inferscale_scope *scope, j
         return is_fail(INFERSCALE_E_UNSUPPORTED, "facts are extracted from messages by `inferscale serve` alone; leave infer out, and each message "
                                                "is remembered as it is");
     IS_TRY(read_common(request, &c));
+    a.has_metadata = json_object_size(c.metadata) > 0;
     st = read_messages(&a, &c, text ? text : messages, text ? NULL : "user");
     if (st == INFERSCALE_OK) st = remember(is, scope, &a, results);
     free_addition(&a);
