@@ -160,6 +160,51 @@ static void bench_remember_measures_under_load(void **state)
     refuses("bench remember --rounds 0 --clients 0", "nothing to measure");
 }
 
+static double tokens_of(const json_t *row, const char *what)
+{
+    return json_number_value(json_object_get(json_object_get(row, "tokens"), what));
+}
+
+/* Three arms a round; text and plain on the second server, on which nothing is injected. */
+static void bench_serve_has_text_and_a_usual_stack(void **state)
+{
+    static const char *const modes[] = { "kv", "text", "plain" };
+    const json_t *rows, *servers, *one;
+    bool second;
+    size_t i;
+
+    sh("$IS bench serve --engine mock --embedder mock --users 2 --k 5 --facts 8 --pairs 2"
+       " --completions 4 --max-tokens 40 --brief --json");
+    expect_code(0);
+    assert_string_equal(last.err, ""); /* nothing was made otherwise than asked */
+    rows = json_object_get(last.json, "rows");
+    servers = json_object_get(last.json, "servers");
+    assert_int_equal(json_array_size(rows), 3);
+    second = json_is_true(json_object_get(json_array_get(rows, 1), "second_server"));
+    json_array_foreach(rows, i, one) {
+        assert_string_equal(json_string_value(json_object_get(one, "mode")), modes[i]);
+        assert_int_equal(json_integer_value(json_object_get(one, "completed")), 8);
+        assert_int_equal(json_integer_value(json_object_get(one, "mixed_up")), 0);
+        assert_int_equal(json_integer_value(json_object_get(one, "unlike_asked")), 0);
+        assert_int_equal(json_is_true(json_object_get(one, "second_server")), i > 0 && second);
+        assert_true((tokens_of(one, "injected") > 0) == (i == 0));
+    }
+    /* What was injected is computed in the others: five facts, which take tokens. */
+    for (i = 1; i < 3; i++)
+        assert_true(tokens_of(json_array_get(rows, i), "computed") >
+                    tokens_of(json_array_get(rows, 0), "computed") +
+                        0.9 * tokens_of(json_array_get(rows, 0), "injected"));
+    one = json_array_get(json_object_get(servers, "trials"), 0);
+    for (i = 0; i < 2; i++)
+        assert_true(json_number_value(json_array_get(
+                        json_object_get(one, "request_throughput"), i)) > 0);
+    one = json_array_get(json_object_get(last.json, "kv_over_plain"), 0);
+    assert_int_equal(json_array_size(json_object_get(one, "windows")), 2);
+    assert_true(json_number_value(json_object_get(one, "kv_over_plain")) > 0);
+    one = json_array_get(json_object_get(last.json, "kv_over_text"), 0);
+    assert_true(json_number_value(json_object_get(one, "kv_over_text")) > 0);
+}
+
 /* ---- Import and export ------------------------------------------------------------------------------------------------------ */
 
 static void importing_again_adds_nothing(void **state)
@@ -339,6 +384,7 @@ int main(void)
         cmocka_unit_test_setup(headings_are_the_same, program_fresh),
         cmocka_unit_test_setup(options_are_the_same_everywhere, program_fresh),
         cmocka_unit_test_setup(bench_remember_measures_under_load, program_fresh),
+        cmocka_unit_test_setup(bench_serve_has_text_and_a_usual_stack, program_fresh),
         cmocka_unit_test_setup(importing_again_adds_nothing, program_fresh),
         cmocka_unit_test_setup(export_replaces_only_when_told, program_fresh),
         cmocka_unit_test_setup(counts_what_words_must_find, program_fresh),

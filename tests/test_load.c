@@ -19,7 +19,8 @@ static const char stream[] = ": ping\n\n"
                              "data:{\"choices\":[{\"delta\":{\"content\":\"all \xc3\xa9\"}}]}\n\n"
                              "data: {\"choices\":[{\"delta\":{\"content\":\"!\"},\"finish_reason\":null}]}\n\n"
                              "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}],\"memory\":{\"mode\":\"kv\",\"n\":2}}\n\n"
-                             "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":5}}\n\n"
+                             "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":5,"
+                             "\"prompt_tokens_details\":{\"cached_tokens\":3}}}\n\n"
                              "data: [DONE]\n\n";
 
 static bool feed(load_events *e, load_sample *s, const char *text)
@@ -51,6 +52,7 @@ static void cut_anywhere_it_reads_the_same(void **state)
         assert_string_equal(s.finish, "length");
         assert_int_equal(s.n_tokens, 5);
         assert_int_equal(s.n_prompt, 7);
+        assert_int_equal(s.n_cached, 3);
         assert_int_equal(s.n_itl, 2);
         assert_int_equal(json_integer_value(json_object_get(s.memory, "n")), 2);
         assert_true(s.ttft_ms > 0 && s.itl_ms[0] >= 0 && s.itl_ms[1] >= 0);

@@ -12,7 +12,8 @@
 #include "eval/synth.h"
 
 enum { MIN_KV = 32, MIN_TEXT = 16, MIN_CUT = 20, OPEN_MAX = 1000 };
-static const char *const arm_names[] = { "kv", "text" };
+const char *const bench_serve_arms[BENCH_SERVE_ARMS] = { "kv", "text", "plain" };
+enum { TRIAL = 8 }; /* answers, at least, of a trial of text */
 static const double slo[BENCH_SERVE_SLO] = { 2, 4 };
 
 typedef struct study {
@@ -20,26 +21,50 @@ typedef struct study {
     bench_serve_result *r;
     owners w;
     uint32_t window;           /* number of the window under way: its questions are its own */
-    const char *mode;
+    bench_serve_arm arm;       /* of the window under way */
+    bool second;               /* text and plain run on text_url */
     bool asks_marker;
+    uint32_t n_foreign;        /* of the window under way: searches that found a fact of somebody else */
     uint64_t done, total;      /* requests */
 } study;
 
 /* ---- Requests ------------------------------------------------------------------------------------------------------------ */
 
+/* The messages about the user's memory, and what says whose it is; NULL = none can be made. */
+static json_t *messages_of(study *s, uint32_t user, const char *question, json_t **memory)
+{
+    char name[OWNER_NAME];
+    json_t *messages = NULL;
+    bool foreign = false;
+
+    *memory = NULL;
+    if (s->arm == BENCH_SERVE_PLAIN) {
+        if (plain_messages(s->o, &s->w, user, question, &messages, &foreign) != INFERSCALE_OK)
+            return NULL;
+        s->n_foreign += foreign;
+        return messages;
+    }
+    owner_name(s->o, user, name);
+    *memory = json_pack("{s:s,s:i,s:s}", "user_id", name, "k", (int)s->o->k, "mode",
+                        bench_serve_arms[s->arm]);
+    return json_pack("[{s:s,s:s}]", "role", "user", "content", question);
+}
+
 /* A question that nobody asked before, so that nothing of its prompt but the header is in the engine already. */
 static char *make_body(void *ctx, uint32_t number, uint32_t user)
 {
     study *s = ctx;
-    char question[SYNTH_QUESTION], name[OWNER_NAME], *copy;
-    json_t *o;
+    char question[SYNTH_QUESTION], *copy;
+    json_t *o, *messages, *memory;
     char *text;
 
     synth_question(s->o->seed * 7919 + (uint64_t)s->window * 100003 + number, question);
-    owner_name(s->o, user, name);
-    o = json_pack("{s:s,s:[{s:s,s:s}],s:b,s:{s:b},s:i,s:i,s:{s:s,s:i,s:s}}", "model", s->r->model, "messages", "role", "user", "content",
-                  s->asks_marker ? owner_marker_question : question, "stream", 1, "stream_options", "include_usage", 1, "max_tokens",
-                  (int)s->o->max_tokens, "temperature", 0, "memory", "user_id", name, "k", (int)s->o->k, "mode", s->mode);
+    messages = messages_of(s, user, s->asks_marker ? owner_marker_question : question, &memory);
+    if (!messages) return NULL;
+    o = json_pack("{s:s,s:o,s:b,s:{s:b},s:i,s:i}", "model", s->r->model, "messages", messages,
+                  "stream", 1, "stream_options", "include_usage", 1, "max_tokens",
+                  (int)s->o->max_tokens, "temperature", 0);
+    if (memory) json_object_set_new(o, "memory", memory);
     if (s->r->ignores_eos) json_object_set_new(o, "ignore_eos", json_true());
     text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
@@ -54,25 +79,29 @@ static bool on_done(void *ctx, const load_sample *sample)
     char what[48];
 
     s->done++;
-    snprintf(what, sizeof what, "%s", s->asks_marker ? "checking" : s->mode);
+    snprintf(what, sizeof what, "%s", s->asks_marker ? "checking" : bench_serve_arms[s->arm]);
     (void)sample;
     return !s->o->on_progress || s->o->on_progress(s->o->progress_ctx, s->done, s->total > s->done ? s->total : s->done, what) == 0;
 }
 
-/* Who waits for text would wait for minutes, so its windows are cut. Injected memory of a closed loop is measured whole: cut, a window that
- * has as many users as answers would leave out the users who waited longest. */
+/* Windows of text and plain would take minutes, so they are cut. Injected memory of a closed loop is
+ * measured whole: cut, a window that has as many users as answers would leave out the users who
+ * waited longest. */
 static bool may_cut(const study *s, double rate, bench_serve_arm arm)
 {
-    return !s->asks_marker && (arm == BENCH_SERVE_TEXT || rate > 0);
+    return !s->asks_marker && (arm != BENCH_SERVE_KV || rate > 0);
 }
 
 static is_status run(study *s, uint32_t users, uint32_t n, double rate, bench_serve_arm arm, load_result *out)
 {
-    load_options l = { .url = s->o->url, .key = s->o->key, .users = users, .n = n, .rate = rate, .seed = s->o->seed + s->window,
+    const bool second = s->second && arm != BENCH_SERVE_KV;
+    load_options l = { .url = second ? s->o->text_url : s->o->url, .key = s->o->key, .users = users, .n = n,
+                       .rate = rate, .seed = s->o->seed + s->window,
                        .seconds_max = may_cut(s, rate, arm) ? s->o->window_s : 0, .n_min = MIN_CUT, .body = make_body, .ctx = s,
                        .cancel = s->o->cancel, .on_done = on_done };
 
-    s->mode = arm_names[arm];
+    s->arm = arm;
+    s->n_foreign = 0;
     s->window++;
     return load_run(&l, out);
 }
@@ -109,7 +138,13 @@ static void take_sample(const study *s, bench_serve_row *r, bench_serve_window *
     size_t i = r->completed;
 
     r->mixed_up += m.foreign || (s->o->echoes && m.last && !owners_echoes(x, m.last));
-    r->unlike += !m.there || m.unlike;
+    if (r->arm == BENCH_SERVE_PLAIN) {
+        m.resident = x->n_cached;
+        m.computed = x->n_prompt - x->n_cached;
+        m.unlike = m.n_facts > 0;
+        m.there = true;
+    }
+    r->unlike += !m.there || m.unlike || (m.not_kept && !r->second);
     r->full_length += x->n_tokens >= s->o->max_tokens;
     r->prompt += x->n_prompt;
     r->computed += m.computed;
@@ -143,6 +178,7 @@ static is_status take_window(const study *s, bench_serve_row *r, const load_resu
             snprintf(r->error, sizeof r->error, "%s", x->error);
         }
     }
+    r->mixed_up += s->n_foreign;
     r->lost += (uint32_t)(l->n - l->n_completed - l->n_failed - l->n_cut);
     w->request_throughput = w->seconds > 0 ? w->completed / w->seconds : 0;
     w->output_throughput = w->seconds > 0 ? w->output_throughput / w->seconds : 0;
@@ -179,12 +215,13 @@ static void finish_row(bench_serve_row *r)
     r->output /= n;
 }
 
-static void finish_load(const bench_serve_row *kv, const bench_serve_row *text, bench_serve_ratio *q)
+static void finish_load(const bench_serve_row *kv, const bench_serve_row *under, bench_serve_ratio *q)
 {
-    *q = (bench_serve_ratio){ .users = kv->users, .rate = kv->rate };
+    *q = (bench_serve_ratio){ .users = kv->users, .rate = kv->rate, .under = under->arm };
     for (uint32_t i = 0; i < kv->n_windows; i++)
-        if (text->windows[i].request_throughput > 0)
-            q->quotients[q->n++] = kv->windows[i].request_throughput / text->windows[i].request_throughput;
+        if (under->windows[i].request_throughput > 0)
+            q->quotients[q->n++] =
+                kv->windows[i].request_throughput / under->windows[i].request_throughput;
     q->median = stats_median(q->quotients, q->n);
     q->lo = stats_percentile(q->quotients, q->n, 0);
     q->hi = stats_percentile(q->quotients, q->n, 1);
@@ -204,7 +241,9 @@ static uint32_t completions(const bench_serve_options *o, uint32_t users, double
 
 static is_status measure(study *s, uint32_t users, double rate, bench_serve_row rows[BENCH_SERVE_ARMS])
 {
-    for (int a = 0; a < BENCH_SERVE_ARMS; a++) rows[a] = (bench_serve_row){ .users = users, .rate = rate, .arm = (bench_serve_arm)a };
+    for (int a = 0; a < BENCH_SERVE_ARMS; a++)
+        rows[a] = (bench_serve_row){ .users = users, .rate = rate, .arm = (bench_serve_arm)a,
+                                     .second = s->second && a != BENCH_SERVE_KV };
     for (uint32_t p = 0; p < s->o->pairs; p++)
         for (int i = 0; i < BENCH_SERVE_ARMS; i++) {
             bench_serve_arm arm = (bench_serve_arm)((p + (uint32_t)i) % BENCH_SERVE_ARMS);
@@ -218,6 +257,22 @@ static is_status measure(study *s, uint32_t users, double rate, bench_serve_row 
             if (s->o->cancel && *s->o->cancel) return is_fail(INFERSCALE_E_CANCELLED, "cancelled");
         }
     for (int a = 0; a < BENCH_SERVE_ARMS; a++) finish_row(&rows[a]);
+    return INFERSCALE_OK;
+}
+
+/* Where text is faster with so many users. */
+static is_status choose_place(study *s, uint32_t users, double trials[BENCH_SERVE_PLACES])
+{
+    if (!s->o->text_url) return INFERSCALE_OK;
+    for (int place = 0; place < BENCH_SERVE_PLACES; place++) {
+        load_result l;
+
+        s->second = place == 1;
+        IS_TRY(run(s, users, users > TRIAL ? users : TRIAL, 0, BENCH_SERVE_TEXT, &l));
+        trials[place] = l.seconds > 0 ? (double)l.n_completed / l.seconds : 0;
+        load_result_free(&l);
+    }
+    s->second = trials[1] > trials[0];
     return INFERSCALE_OK;
 }
 
@@ -268,6 +323,19 @@ static is_status idle(study *s, bench_serve_arm arm, double *out)
     return st;
 }
 
+static is_status idle_text(study *s, double *out)
+{
+    double ms = 0;
+
+    IS_TRY(idle(s, BENCH_SERVE_TEXT, out));
+    if (!s->o->text_url) return INFERSCALE_OK;
+    s->second = true;
+    IS_TRY(idle(s, BENCH_SERVE_TEXT, &ms));
+    s->second = false;
+    if (ms < *out) *out = ms;
+    return INFERSCALE_OK;
+}
+
 /* Everybody asks for his marker once: it must be found, and it warms the server up. */
 static is_status check_markers(study *s)
 {
@@ -309,21 +377,27 @@ static is_status run_loads(study *s)
     size_t n = o->n_users * (1 + o->n_rates);
 
     s->r->rows = is_calloc(n * BENCH_SERVE_ARMS, sizeof *s->r->rows);
-    s->r->ratios = is_calloc(n, sizeof *s->r->ratios);
-    if (!s->r->rows || !s->r->ratios) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu loads", n);
+    s->r->ratios = is_calloc(n * (BENCH_SERVE_ARMS - 1), sizeof *s->r->ratios);
+    s->r->trials = is_calloc(o->n_users, sizeof *s->r->trials);
+    if (!s->r->rows || !s->r->ratios || !s->r->trials)
+        return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu loads", n);
     for (size_t u = 0; u < o->n_users; u++)
         for (size_t i = 0; i <= o->n_rates; i++)
             for (int a = 0; a < BENCH_SERVE_ARMS; a++)
                 s->total += o->pairs * completions(o, (uint32_t)o->users[u], i ? o->rates[i - 1] : 0, (bench_serve_arm)a);
     s->done = 0;
-    for (size_t u = 0; u < o->n_users; u++)
+    for (size_t u = 0; u < o->n_users; u++) {
+        IS_TRY(choose_place(s, (uint32_t)o->users[u], s->r->trials[u]));
         for (size_t i = 0; i <= o->n_rates; i++) {
             size_t at = s->r->n_loads++;
             bench_serve_row *rows = &s->r->rows[at * BENCH_SERVE_ARMS];
 
             IS_TRY(measure(s, (uint32_t)o->users[u], i ? o->rates[i - 1] : 0, rows));
-            finish_load(&rows[BENCH_SERVE_KV], &rows[BENCH_SERVE_TEXT], &s->r->ratios[at]);
+            for (int a = BENCH_SERVE_TEXT; a < BENCH_SERVE_ARMS; a++)
+                finish_load(&rows[BENCH_SERVE_KV], &rows[a],
+                            &s->r->ratios[at * (BENCH_SERVE_ARMS - 1) + (size_t)a - 1]);
         }
+    }
     return INFERSCALE_OK;
 }
 
@@ -344,7 +418,7 @@ is_status bench_serve_run(const bench_serve_options *o, bench_serve_result *out)
     s.total = most;
     IS_TRY_GOTO(st, done, try_ignore_eos(&s));
     IS_TRY_GOTO(st, done, check_markers(&s));
-    IS_TRY_GOTO(st, done, idle(&s, BENCH_SERVE_TEXT, &out->idle_text_ms));
+    IS_TRY_GOTO(st, done, idle_text(&s, &out->idle_text_ms));
     IS_TRY_GOTO(st, done, idle(&s, BENCH_SERVE_KV, &out->idle_kv_ms));
     st = run_loads(&s);
 done:
@@ -364,5 +438,6 @@ void bench_serve_result_free(bench_serve_result *r)
     }
     is_free(r->rows);
     is_free(r->ratios);
+    is_free(r->trials);
     memset(r, 0, sizeof *r);
 }

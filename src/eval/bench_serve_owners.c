@@ -31,7 +31,7 @@ void owner_marker(const bench_serve_options *o, uint32_t owner, char out[MARKER]
 /* ---- Making them --------------------------------------------------------------------------------------------------------- */
 
 /* The reply's {"results": [{"id", "memory", ...}]} into the books. */
-static is_status note_facts(owners *w, uint32_t owner, const json_t *reply, size_t want)
+static is_status note_facts(owners *w, uint32_t owner, int64_t time, const json_t *reply, size_t want)
 {
     const json_t *results = json_object_get(reply, "results"), *one;
     size_t i;
@@ -43,7 +43,7 @@ static is_status note_facts(owners *w, uint32_t owner, const json_t *reply, size
         const char *id = json_string_value(json_object_get(one, "id")), *text = json_string_value(json_object_get(one, "memory"));
         owner_fact *f = &w->facts[w->n_facts];
 
-        *f = (owner_fact){ .owner = owner, .id = id ? strtoll(id, NULL, 10) : 0 };
+        *f = (owner_fact){ .owner = owner, .time = time, .id = id ? strtoll(id, NULL, 10) : 0 };
         if (f->id <= 0 || !text) return is_fail(INFERSCALE_E_UNSUPPORTED, "the server's reply to POST /memories names no ids");
         if (!(f->text = is_strdup(text))) return is_fail(INFERSCALE_E_NOMEM, "out of memory for the owners' facts");
         w->n_facts++;
@@ -82,7 +82,7 @@ static is_status give(const bench_serve_options *o, owners *w, uint32_t owner)
 
         IS_TRY_GOTO(st, done, is_fail(INFERSCALE_E_UNSUPPORTED, "POST /memories says HTTP %ld: %.200s", status, why ? why : "no reason"));
     }
-    st = note_facts(w, owner, reply, o->facts);
+    st = note_facts(w, owner, times[0], reply, o->facts);
 done:
     for (uint32_t i = 0; texts && i < o->facts; i++) is_free(texts[i]);
     is_free(texts);
@@ -169,6 +169,14 @@ static uint32_t number_of(const json_t *o, const char *name)
     return (uint32_t)json_integer_value(json_object_get(o, name));
 }
 
+/* The placement of a turn serves only those who go on with the conversation: nobody here does. */
+static bool is_not_kept(const json_t *fallbacks)
+{
+    const char *first = json_string_value(json_array_get(fallbacks, 0));
+
+    return json_array_size(fallbacks) == 1 && first && strcmp(first, "placement_not_kept") == 0;
+}
+
 answer_memory owners_check(const owners *w, const load_sample *s)
 {
     const json_t *facts = json_object_get(s->memory, "facts"), *tokens = json_object_get(s->memory, "tokens"), *one;
@@ -184,7 +192,8 @@ answer_memory owners_check(const owners *w, const load_sample *s)
         m.foreign = m.foreign || !m.last || m.last->owner != s->user;
         m.n_facts++;
     }
-    m.unlike = !asked || !mode || strcmp(asked, mode) != 0 || (fallback && *fallback);
+    m.not_kept = is_not_kept(json_object_get(s->memory, "fallbacks"));
+    m.unlike = !asked || !mode || strcmp(asked, mode) != 0 || (fallback && *fallback && !m.not_kept);
     m.computed = number_of(tokens, "computed");
     m.injected = number_of(tokens, "injected");
     m.resident = number_of(tokens, "resident");

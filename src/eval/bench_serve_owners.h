@@ -6,7 +6,12 @@
 
 enum { OWNER_NAME = 48, MARKER = 24 };
 
-typedef struct owner_fact { int64_t id; uint32_t owner; char *text; } owner_fact;
+typedef struct owner_fact {
+    int64_t id;
+    int64_t time; /* its date */
+    uint32_t owner;
+    char *text;
+} owner_fact;
 
 typedef struct owners {
     uint32_t n;
@@ -25,10 +30,17 @@ void owners_free(owners *w);
 /* The fact with this id; NULL = nobody's. */
 const owner_fact *owners_find(const owners *w, int64_t id);
 
+/* bench_serve_plain.c: the messages of the plain prompt (plain.h) about one owner's question: the k
+ * best facts are searched for by POST /search of o->url. *foreign is set if one of them is somebody
+ * else's. *out: json_decref. E_IO, E_UNSUPPORTED, E_NOMEM. */
+is_status plain_messages(const bench_serve_options *o, const owners *w, uint32_t owner,
+                         const char *question, json_t **out, bool *foreign);
+
 /* What an answer's `memory` says. */
 typedef struct answer_memory {
     bool there, foreign;      /* foreign: a fact of somebody else */
-    bool unlike;              /* another mode than asked, or a fallback */
+    bool unlike;              /* another mode than asked, or a fallback but the next one */
+    bool not_kept;            /* placement_not_kept alone: what a server that only reads says */
     uint32_t n_facts, computed, injected, resident;
     const owner_fact *last;   /* the prompt's last fact */
 } answer_memory;

@@ -19,6 +19,7 @@ typedef struct load_sample {
     double begun_ms, ttft_ms, e2el_ms; /* begun: since the window's begin. ttft, e2el: since it was sent (closed) or due (open) */
     uint32_t n_tokens;         /* completion tokens: the server's usage if it says so, else pieces */
     uint32_t n_prompt;         /* prompt tokens as usage says */
+    uint32_t n_cached;         /* of these, so many were not computed, as usage says */
     double *itl_ms;            /* [n_itl] between pieces of text */
     size_t n_itl, cap_itl;
     char finish[24];           /* finish_reason */

@@ -69,6 +69,8 @@ static void take_usage(load_events *e, const json_t *usage, load_sample *s)
     e->is_counted = true;
     s->n_tokens = (uint32_t)json_integer_value(n);
     s->n_prompt = (uint32_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
+    s->n_cached = (uint32_t)json_integer_value(
+        json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
 }
 
 static bool take_object(load_events *e, json_t *o, double now_ms, load_sample *s)

@@ -35,6 +35,8 @@
       "facts that have waited so long get KV while questions are open too; 0 = all do, -1 = none") \
     X(encode_share, "encode-share", NUMBER, "SHARE", "0.1", 0, 1, "", "share of that time that the encoder gets at first") \
     X(encode_share_most, "encode-share-most", NUMBER, "SHARE", "0.5", 0, 1, "", "it grows with the lag up to this one") \
+    X(flash_attention, "flash-attention", CHOICE, "WHEN", "auto", 0, 0, "auto|on|off", \
+      "auto = what is faster for injected memory, measured when the model loads") \
     Y(read_only, "read-only", SWITCH, NULL, "off", 0, 0, "", "never write to the store") \
     Y(start_empty, "start-empty", SWITCH, NULL, "off", 0, 0, "", "where the bank is lost: begin a new memory, and keep the rest in HOME/lost-N") \
     X(host, "host", TEXT, "ADDRESS", "127.0.0.1", 0, 0, "", "address to listen on; any but this machine's own needs keys") \
@@ -74,6 +76,7 @@ typedef struct is_config {
     char *home, *model, *embedder, *engine, *upstream, *upstream_key, *plugins, *system, *policy, *refine, *codec;
     uint32_t ctx, threads, parallel;       /* parallel: requests in the engine at once */
     uint64_t ram;
+    char *flash_attention;                 /* auto, on or off */
     bool read_only, start_empty;
     uint32_t question_embed_ms;
     double encode_lag_s, encode_share, encode_share_most; /* encoding while questions are open */

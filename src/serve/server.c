@@ -113,6 +113,9 @@ static is_status open_store(is_server *s)
     o.n_threads = c->threads;
     o.n_parallel = is_config_parallel(c);
     o.ram_bytes = c->ram;
+    o.flash_attention = strcmp(c->flash_attention, "on") == 0    ? INFERSCALE_FA_ON
+                        : strcmp(c->flash_attention, "off") == 0 ? INFERSCALE_FA_OFF
+                                                                 : INFERSCALE_FA_AUTO;
     o.read_only = c->read_only;
     o.start_empty = c->start_empty;
     o.question_embed_ms = c->question_embed_ms ? (int)c->question_embed_ms : -1;
