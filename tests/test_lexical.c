@@ -177,7 +177,7 @@ static void bm25_equals_the_formula(void **ctx)
         int a = (int)(next() % WORDS), b = (int)(next() % WORDS);
         char query[64];
         sprintf(query, "zq%dk, unknownword ZQ%dK zq%dk?", a, b, a); /* a repeated word counts once */
-        assert_int_equal(is_lexical_score(x, query, got, NULL), INFERSCALE_OK);
+        assert_int_equal(is_lexical_score(x, query, got, NULL, NULL), INFERSCALE_OK);
         for (int d = 0; d < DOCS; d++) {
             double want = by_the_book(c, d, a) + (a == b ? 0 : by_the_book(c, d, b));
             assert_true(fabs(got[d] - want) < 1e-9);
@@ -203,7 +203,7 @@ static void index_grows(void **ctx)
     }
     for (int d = 0; d < 5000; d += 611) {
         sprintf(text, "w%dq", d);
-        assert_int_equal(is_lexical_score(x, text, s, NULL), INFERSCALE_OK);
+        assert_int_equal(is_lexical_score(x, text, s, NULL, NULL), INFERSCALE_OK);
         for (int i = 0; i < 5000; i++) assert_true((s[i] > 0) == (i == d));
     }
     assert_true(is_lexical_bytes(x) > 5000 * 16);
@@ -225,8 +225,8 @@ static void groups_do_not_touch(void **ctx)
     is_lexical_add(y, 0, &a, 1);
     for (int i = 0; i < 10; i++) is_lexical_add(y, 1, &c, 1);
     is_lexical_add(y, 0, &b, 1);
-    is_lexical_score(x, "lake boat", alone, NULL);
-    is_lexical_score(y, "lake boat", mixed, NULL);
+    is_lexical_score(x, "lake boat", alone, NULL, NULL);
+    is_lexical_score(y, "lake boat", mixed, NULL, NULL);
     assert_true(alone[0] == mixed[0] && alone[1] == mixed[11]);
     assert_true(mixed[1] > 0);
     assert_int_equal(is_lexical_add(x, 2, &a, 1), INFERSCALE_E_INVALID);
@@ -245,7 +245,7 @@ static void out_of_memory_is_an_error(void **ctx)
         is_mem_fail_at(nth);
         is_status st = is_lexical_new(&x);
         for (int d = 0; st == INFERSCALE_OK && d < 3; d++) st = is_lexical_add(x, 0, &text, 1);
-        if (st == INFERSCALE_OK) st = is_lexical_score(x, "two ten", s, NULL);
+        if (st == INFERSCALE_OK) st = is_lexical_score(x, "two ten", s, NULL, NULL);
         is_mem_fail_at(0);
         is_lexical_free(x);
         if (st == INFERSCALE_OK) {

@@ -1,8 +1,9 @@
 /* What must hold of the score that users see (recall/score.h): above 0, at most 1, in the order
  * of the ranking, the same for the first hits however many are asked for; it rises with the
- * cosine and with the words; it never changes the ranking. And of what it is computed from: the
- * calibration of an embedder, and the share of the question's words. On the real MiniLM:
- * tests/llama/test_score.c; at every entrance: tests/test_score_entrances.c. */
+ * cosine and with the words, and falls with what the question's words alone explain of the cosine;
+ * it never changes the ranking. And of what it is computed from: the calibration of an embedder,
+ * the share of the question's words, the grounds. On the real MiniLM: tests/llama/test_score.c; at
+ * every entrance: tests/test_score_entrances.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,19 +38,74 @@ static void rises_with_meaning_and_words(void **state)
         const double low = draw(&seed, -1, 1.2);
         const is_calibration c = { low, low + draw(&seed, 0.02, 1) };
         const double a = draw(&seed, -1, 1), b = draw(&seed, -1, 1);
+        const double g = draw(&seed, -1, 1), lower = draw(&seed, -1, g);
         const double share = draw(&seed, 0, 1), more = draw(&seed, share, 1);
-        const double score = is_score_of(a, share, &c);
+        const double score = is_score_of(a, g, share, &c), other = is_score_of(b, g, share, &c);
 
         assert_true(score >= 0.01 && score <= 1);
-        assert_true(a <= b ? score <= is_score_of(b, share, &c) : score >= is_score_of(b, share, &c));
-        assert_true(is_score_of(a, more, &c) >= score);
-        assert_true(is_score_of(NAN, more, &c) >= is_score_of(NAN, share, &c));
-        assert_true(is_score_of(NAN, share, &c) >= 0.01 && is_score_of(NAN, share, &c) <= 1);
-        assert_true(is_score_of(a, share, NULL) == is_score_of(NAN, share, &c)); /* nobody can read it */
+        assert_true(a <= b ? score <= other : score >= other);
+        assert_true(is_score_of(a, g, more, &c) >= score);
+        assert_true(is_score_of(a, lower, share, &c) >= score);
+        assert_true(is_score_of(NAN, g, more, &c) >= is_score_of(NAN, g, share, &c));
+        assert_true(is_score_of(NAN, g, share, &c) >= 0.01 && is_score_of(NAN, g, share, &c) <= 1);
+        /* Nobody can read it. */
+        assert_true(is_score_of(a, g, share, NULL) == is_score_of(NAN, g, share, &c));
     }
-    assert_true(fabs(is_score_of(wide.low, 0, &wide) - 0.208) < 1e-3); /* 0.01 + 0.99 * 0.2 */
-    assert_true(fabs(is_score_of(wide.high, 0, &wide) - 0.802) < 1e-3);
-    assert_true(is_score_of(NAN, 0.4, NULL) < 0.3 && is_score_of(NAN, 1, NULL) > 0.75);
+    /* One cosine: it answers where nothing else is near, and not where all of the others are. */
+    assert_true(is_score_of(wide.high, -0.2, 0, &wide) > 0.8);
+    assert_true(is_score_of(wide.low, wide.low, 0, &wide) < 0.3);
+    assert_true(is_score_of(wide.high, wide.high, 0, &wide) < 0.3);
+    /* No word helps what is far from the question; a whole question is more than half of one. */
+    assert_true(is_score_of(-0.2, -0.2, 1, &wide) < 0.05);
+    assert_true(is_score_of(wide.low, -0.2, 1, &wide) > 0.8);
+    assert_true(is_score_of(wide.low, 0.2, 0.5, &wide) < 0.3);
+    assert_true(is_score_of(NAN, NAN, 0.4, NULL) < 0.3 && is_score_of(NAN, NAN, 1, NULL) > 0.75);
+}
+
+/* ---- Grounds --------------------------------------------------------------------------------- */
+
+enum { CROWD = 64, WORDS_ASKED = 5 };
+
+/* By the definition, document by document. */
+static double ground_of(const float *dense, const uint32_t *companies, size_t n, size_t d)
+{
+    const double far = 0.4 - 2 * 0.3, named = 0.4 - 0.86 * 0.3;
+    double group = 0, company = 0, wider;
+    size_t in_group = 0, in_company = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (i == d || isnan(dense[i]) || companies[i] % 2 != companies[d] % 2) continue;
+        group += (double)dense[i], in_group++;
+        if (companies[i] == companies[d]) company += (double)dense[i], in_company++;
+    }
+    wider = (group + 2 * (companies[d] < 2 ? far : named)) / ((double)in_group + 2);
+    if (companies[d] < 2) return wider;
+    return (company + 2 * wider) / ((double)in_company + 2);
+}
+
+static void grounds_are_those_of_the_others(void **state)
+{
+    unsigned long long seed = scratch_seed("grounds");
+    float dense[CROWD];
+    uint32_t companies[CROWD];
+    double grounds[CROWD];
+
+    (void)state;
+    OK(is_score_grounds(NULL, NULL, 0, &wide, grounds));
+    for (int round = 0; round < 500; round++) {
+        const size_t n = 1 + scratch_below(&seed, CROWD);
+
+        for (size_t i = 0; i < n; i++) {
+            dense[i] = scratch_below(&seed, 8) ? (float)draw(&seed, -1, 1) : NAN;
+            companies[i] = (uint32_t)scratch_below(&seed, 2 * WORDS_ASKED);
+        }
+        OK(is_score_grounds(dense, companies, n, &wide, grounds));
+        for (size_t i = 0; i < n; i++) {
+            const double want = ground_of(dense, companies, n, i);
+
+            assert_true(isnan(dense[i]) ? isnan(grounds[i]) : fabs(grounds[i] - want) < 1e-6);
+        }
+    }
 }
 
 /* ---- Many ------------------------------------------------------------------------------------ */
@@ -145,14 +201,16 @@ static void never_changes_the_ranking(void **state)
 static void pinned_facts_are_not_pooled(void **state)
 {
     const float dense[2] = { 0.45f, 0.7f };
-    const double shares[2] = { 0 }, low = is_score_of((double)dense[0], 0, &wide),
-                 high = is_score_of((double)dense[1], 0, &wide);
+    const double shares[2] = { 0 }, grounds[2] = { 0, 0 };
+    const is_score_parts parts = { dense, grounds, shares };
+    const double low = is_score_of((double)dense[0], 0, 0, &wide),
+                 high = is_score_of((double)dense[1], 0, 0, &wide);
 
     (void)state;
     for (int pinned = 0; pinned < 2; pinned++) {
         is_ranked r[2] = { { .item = 0, .pinned = pinned }, { .item = 1 } };
 
-        OK(is_score_ranked(r, 2, dense, shares, &wide));
+        OK(is_score_ranked(r, 2, &parts, &wide));
         assert_true(fabs(r[0].shown - (pinned ? low : (low + high) / 2)) < 1e-4);
         assert_true(fabs(r[1].shown - (pinned ? high : (low + high) / 2)) < 1e-4);
     }
@@ -193,7 +251,7 @@ static double share_of(const is_lexical *x, const char *query, size_t doc)
 {
     double scores[8], shares[8];
 
-    OK(is_lexical_score(x, query, scores, shares));
+    OK(is_lexical_score(x, query, scores, shares, NULL));
     for (size_t d = 0; d < is_lexical_docs(x); d++) {
         assert_true(shares[d] >= 0 && shares[d] <= 1);
         assert_true((shares[d] > 0) == (scores[d] > 0));
@@ -217,6 +275,54 @@ static void shares_are_of_what_was_asked(void **state)
     assert_true(share_of(x, "Anna bees", 1) < share_of(x, "Anna bees", 0) / 2); /* the rarer counts more */
     assert_true(share_of(x, "boat", 3) == 1);
     assert_true(share_of(x, "the of", 0) == 0);
+    is_lexical_free(x);
+}
+
+/* The name of the only person whom a memory is about counts next to nothing in a question, and the
+ * less, the more facts there are; where there is one fact, every word of it counts. */
+static void what_all_facts_say_tells_nothing(void **state)
+{
+    double before = 1;
+
+    (void)state;
+    for (size_t n = 1; n <= 64; n *= 4) {
+        is_lexical *x;
+        double *scores = is_malloc(n * sizeof *scores), *shares = is_malloc(n * sizeof *shares);
+
+        OK(is_lexical_new(&x));
+        for (size_t i = 0; i < n; i++) {
+            const char *text = i ? "Tom sings" : "Tom keeps bees";
+
+            OK(is_lexical_add(x, 0, &text, 1));
+        }
+        OK(is_lexical_score(x, "Is Tom married?", scores, shares, NULL));
+        assert_true(shares[0] > 0 && shares[0] < before && scores[0] > 0);
+        assert_true(n == 1 ? shares[0] > 0.3 : n < 16 || shares[0] < 0.05);
+        before = shares[0];
+        OK(is_lexical_score(x, "Does Tom keep bees?", scores, shares, NULL));
+        assert_true(shares[0] == 1);
+        is_free(scores);
+        is_free(shares);
+        is_lexical_free(x);
+    }
+}
+
+/* Documents of one group are of one company if their commonest word of the question is the same. */
+static void companies_share_their_most_common_word(void **state)
+{
+    static const char *const texts[] = { "Anna keeps bees", "Anna keeps a boat", "Anna sings",
+                                         "a boat", "bees sting", "Bo snores", "bees" };
+    double scores[7];
+    uint32_t of[7];
+    is_lexical *x;
+
+    (void)state;
+    OK(is_lexical_new(&x));
+    for (size_t i = 0; i < 7; i++) OK(is_lexical_add(x, i == 6, &texts[i], 1));
+    OK(is_lexical_score(x, "Where are Anna, the boat, the zeppelin, the bees?", scores, NULL, of));
+    assert_true(of[0] == of[1] && of[1] == of[2]);
+    assert_true(of[3] != of[0] && of[4] != of[0] && of[3] != of[4]);
+    assert_true(of[5] == 0 && of[6] > 1 && of[6] % 2 == 1 && of[6] / 2 == of[4] / 2);
     is_lexical_free(x);
 }
 
@@ -249,7 +355,7 @@ static void calibrations_tell_near_from_far(void **state)
     is_free(v);
     v = vectors(0, true); /* an embedder that says the same of everything: nothing is near */
     c = is_calibration_of(v, 2 * N);
-    assert_true(is_calibration_valid(&c) && is_score_of(1, 0, &c) < 0.3);
+    assert_true(is_calibration_valid(&c) && is_score_of(1, 1, 0, &c) < 0.3);
     is_free(v);
     assert_false(is_calibration_valid(&(is_calibration){ NAN, 1 }));
     assert_false(is_calibration_valid(&(is_calibration){ 0.5, 0.5 }));
@@ -283,11 +389,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rises_with_meaning_and_words),
+        cmocka_unit_test(grounds_are_those_of_the_others),
         cmocka_unit_test(falls_in_order_and_keeps_what_it_can),
         TEST(never_changes_the_ranking),
         cmocka_unit_test(pinned_facts_are_not_pooled),
         TEST(pinned_facts_keep_their_own),
         cmocka_unit_test(shares_are_of_what_was_asked),
+        cmocka_unit_test(what_all_facts_say_tells_nothing),
+        cmocka_unit_test(companies_share_their_most_common_word),
         cmocka_unit_test(calibrations_tell_near_from_far),
         TEST(calibrations_are_kept_by_fingerprint),
     };

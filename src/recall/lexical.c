@@ -179,7 +179,7 @@ typedef struct wanted {
 } wanted;
 
 static const uint64_t UNKNOWN = (uint64_t)1 << 63;
-static const double AS_IF = 30; /* documents; see rarity */
+static const double AS_IF = 30, OTHERS = 2; /* documents; see rarity */
 
 static is_status want_term(void *ctx, const char *s, size_t n)
 {
@@ -224,13 +224,16 @@ static void score_term(const is_lexical *x, const term *t, double *scores)
     }
 }
 
-/* As if there were AS_IF more documents without the term: in a memory of three facts a word that two of them have
- * is no common one. */
+/* As if there were AS_IF more documents without the term: in a memory of three facts a word that
+ * two of them have is no common one. But what nearly all of the others have, as the name of the
+ * only person whom a memory is about, tells nothing however few there are: a term counts by the
+ * share of the other documents that lack it, as if there were OTHERS more of those. */
 static double rarity(const is_lexical *x, unsigned group, uint64_t which)
 {
-    const double n = x->doc_sum[group] + AS_IF, df = which & UNKNOWN ? 0 : x->terms[which].df[group];
+    const double n = x->doc_sum[group], df = which & UNKNOWN ? 0 : x->terms[which].df[group];
+    const double rare = log(1 + (n + AS_IF - df + 0.5) / (df + 0.5));
 
-    return log(1 + (n - df + 0.5) / (df + 0.5));
+    return df > 1 ? rare * (1 - (df - 1) / (n - 1 + OTHERS)) : rare;
 }
 
 static void share_out(const is_lexical *x, const wanted *w, double *shares)
@@ -249,7 +252,24 @@ static void share_out(const is_lexical *x, const wanted *w, double *shares)
     for (size_t d = 0; d < x->n_docs && w->n; d++) shares[d] = fmin(1, shares[d] / whole[x->docs[d].group]);
 }
 
-is_status is_lexical_score(const is_lexical *x, const char *query, double *scores, double *shares)
+static void gather(const is_lexical *x, const wanted *w, uint32_t *companies)
+{
+    for (size_t d = 0; d < x->n_docs; d++) companies[d] = x->docs[d].group;
+    for (size_t i = 0; i < w->n && !(w->terms[i] & UNKNOWN); i++) {
+        const term *t = &x->terms[w->terms[i]];
+
+        for (uint32_t p = 0; p < t->n; p++) {
+            const uint32_t d = t->postings[p].doc, g = x->docs[d].group;
+            const uint32_t had = companies[d] / IS_LEX_GROUPS;
+
+            if (had && x->terms[w->terms[had - 1]].df[g] >= t->df[g]) continue;
+            companies[d] = (uint32_t)(i + 1) * IS_LEX_GROUPS + g;
+        }
+    }
+}
+
+is_status is_lexical_score(const is_lexical *x, const char *query, double *scores, double *shares,
+                           uint32_t *companies)
 {
     wanted w = {.x = x};
     is_terms *tokeniser = NULL; /* stemmers keep state: one for this call */
@@ -262,6 +282,7 @@ is_status is_lexical_score(const is_lexical *x, const char *query, double *score
         make_distinct(&w);
         for (size_t i = 0; i < w.n && !(w.terms[i] & UNKNOWN); i++) score_term(x, &x->terms[w.terms[i]], scores);
         if (shares) share_out(x, &w, shares);
+        if (companies) gather(x, &w, companies);
     }
     is_free(w.terms);
     return st;

@@ -22,9 +22,16 @@ is_status is_lexical_add(is_lexical *x, unsigned group, const char *const *texts
 size_t is_lexical_docs(const is_lexical *x);
 size_t is_lexical_bytes(const is_lexical *x); /* memory held, about */
 
-/* scores[d] = BM25 of document d for the query's distinct terms; 0 where no term occurs. shares[d] (may be NULL) = how much of
- * what the query asks for the document holds, 0 to 1: of its distinct terms, those that no document has included, each weighted
- * by how rare it is. Both [is_lexical_docs(x)], written whole. May be called from many threads. E_NOMEM. */
-is_status is_lexical_score(const is_lexical *x, const char *query, double *scores, double *shares);
+/* All arrays [is_lexical_docs(x)], written whole; by document d:
+ *   scores     BM25 for the query's distinct terms; 0 where no term occurs.
+ *   shares     (may be NULL) how much of what the query asks for it holds, 0 to 1: of the query's
+ *              distinct terms, those that no document has included, each weighted by how rare it
+ *              is. What nearly all documents of the group have weighs next to nothing.
+ *   companies  (may be NULL) a number that documents of one group share whose most common term of
+ *              the query is the same: that term's place among the query's terms, from 1 (0 = it has
+ *              none), times IS_LEX_GROUPS, plus the group.
+ * May be called from many threads. E_NOMEM. */
+is_status is_lexical_score(const is_lexical *x, const char *query, double *scores, double *shares,
+                           uint32_t *companies);
 
 #endif

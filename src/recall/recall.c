@@ -241,7 +241,8 @@ static void mark_pinned(const is_index *x, const int64_t *pinned, size_t n_pinne
 /* What a search knows of the index's items, by item. */
 typedef struct known {
     bool *keep;
-    double *lexical, *shares;
+    double *lexical, *shares, *grounds; /* grounds: NULL = no vectors that anybody can read */
+    uint32_t *companies;
     float *dense;                /* NULL = no vectors */
 } known;
 
@@ -252,6 +253,7 @@ static is_status rank(const is_recall *r, const is_index *x, const is_partition 
 {
     const size_t k = q->options->k ? q->options->k : 10;
     const size_t most = k > IS_FUSE_CANDIDATES ? k : IS_FUSE_CANDIDATES;
+    const is_score_parts parts = { w->dense, w->grounds, w->shares };
     int64_t *pinned = NULL;
     size_t n_pinned = 0;
     is_status st = is_fuse(w->lexical, w->dense, w->keep, x->n, q->options->method, most, ranked, n);
@@ -259,7 +261,7 @@ static is_status rank(const is_recall *r, const is_index *x, const is_partition 
     *n_first = 0;
     if (st == INFERSCALE_OK && q->pins) st = is_bank_pinned(r->bank, p, &pinned, &n_pinned);
     if (st == INFERSCALE_OK) mark_pinned(x, pinned, n_pinned, *ranked, *n);
-    if (st == INFERSCALE_OK) st = is_score_ranked(*ranked, *n, w->dense, w->shares, q->calibration);
+    if (st == INFERSCALE_OK) st = is_score_ranked(*ranked, *n, &parts, q->calibration);
     if (*n > k) *n = k;
     if (st == INFERSCALE_OK && n_pinned) {
         is_ranked *grown = is_realloc(*ranked, (*n + n_pinned + 1) * sizeof *grown);
@@ -269,7 +271,7 @@ static is_status rank(const is_recall *r, const is_index *x, const is_partition 
             put_first(x, pinned, n_pinned, w->keep, w->lexical, w->dense, k, *ranked, n, n_first);
         else st = is_fail(INFERSCALE_E_NOMEM, "out of memory for the results; ask for fewer");
         if (st == INFERSCALE_OK)
-            st = is_score_ranked(*ranked, *n_first, w->dense, w->shares, q->calibration);
+            st = is_score_ranked(*ranked, *n_first, &parts, q->calibration);
     }
     is_free(pinned);
     return st;
@@ -332,19 +334,25 @@ static void free_known(known *w)
     is_free(w->keep);
     is_free(w->lexical);
     is_free(w->shares);
+    is_free(w->grounds);
+    is_free(w->companies);
     is_free(w->dense);
 }
 
 /* *w is free_known'd, whatever came of it. */
-static is_status new_known(size_t n, bool vectors, known *w)
+static is_status new_known(size_t n, bool vectors, bool readable, known *w)
 {
     const size_t room = n ? n : 1;
 
     w->keep = is_malloc(room * sizeof *w->keep);
     w->lexical = is_malloc(room * sizeof *w->lexical);
     w->shares = is_malloc(room * sizeof *w->shares);
+    w->companies = is_malloc(room * sizeof *w->companies);
     w->dense = vectors ? is_malloc(room * sizeof *w->dense) : NULL;
-    if (w->keep && w->lexical && w->shares && (w->dense || !vectors)) return INFERSCALE_OK;
+    w->grounds = readable ? is_malloc(room * sizeof *w->grounds) : NULL;
+    if (w->keep && w->lexical && w->shares && w->companies && (w->dense || !vectors) &&
+        (w->grounds || !readable))
+        return INFERSCALE_OK;
     return is_fail(INFERSCALE_E_NOMEM, "out of memory while searching; free some and try again");
 }
 
@@ -354,14 +362,17 @@ static is_status search(is_recall *r, const is_index *x, const is_partition *p, 
     size_t n_ranked = 0, n_first = 0;
     is_ranked *ranked = NULL;
     known w;
-    is_status st = new_known(x->n, q->vec, &w);
+    is_status st = new_known(x->n, q->vec, q->vec && q->calibration, &w);
 
     if (st != INFERSCALE_OK) goto end;
     filter(x, q, kinds, w.keep);
     if (given(o->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, o->metadata, w.keep));
-    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, w.lexical, w.shares));
+    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, w.lexical, w.shares, w.companies));
     if (w.dense) IS_TRY_GOTO(st, end, is_index_dense(x, q->vec, q->dim, w.dense));
     if (w.dense) IS_TRY_GOTO(st, end, add_extra(x, q, w.dense));
+    if (w.grounds)
+        IS_TRY_GOTO(st, end,
+                    is_score_grounds(w.dense, w.companies, x->n, q->calibration, w.grounds));
     IS_TRY_GOTO(st, end, rank(r, x, p, q, &w, &ranked, &n_ranked, &n_first));
     out->n_unembedded = count_unembedded(x, w.keep, w.dense);
     st = take_hits(x, ranked, n_ranked, n_first, o, &out->hits, &out->n);
@@ -411,7 +422,7 @@ static is_status missing(is_recall *r, const is_index *x, const is_partition *p,
     }
     filter(x, q, kinds, keep);
     if (given(q->options->metadata)) IS_TRY_GOTO(st, end, filter_metadata(r->bank, x, p, q->options->metadata, keep));
-    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical, NULL));
+    IS_TRY_GOTO(st, end, is_lexical_score(x->words, q->text, lexical, NULL, NULL));
     for (size_t i = 0; i < x->n; i++)
         if (keep[i] && x->items[i].row == IS_NO_ROW) w[n++] = (wordy){ lexical[i], (uint32_t)i };
     out->n_unembedded = n;
