@@ -20,7 +20,7 @@
 #include "recall/score.h"
 #include "support/recall_world.h"
 
-static const is_calibration wide = { 0.4, 0.7 };
+static const is_calibration wide = { 0.4, 0.7 }, blind = { 1.1, 1.2 };
 
 static double draw(unsigned long long *seed, double from, double to)
 {
@@ -59,6 +59,8 @@ static void rises_with_meaning_and_words(void **state)
     assert_true(is_score_of(-0.2, -0.2, 1, &wide) < 0.05);
     assert_true(is_score_of(wide.low, -0.2, 1, &wide) > 0.8);
     assert_true(is_score_of(wide.low, 0.2, 0.5, &wide) < 0.3);
+    /* An embedder by which nothing can be near says nothing. */
+    assert_true(is_score_of(1, 1, 0.7, &blind) == is_score_of(NAN, NAN, 0.7, NULL));
     assert_true(is_score_of(NAN, NAN, 0.4, NULL) < 0.3 && is_score_of(NAN, NAN, 1, NULL) > 0.75);
 }
 

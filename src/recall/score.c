@@ -49,7 +49,7 @@ double is_score_of(double cosine, double ground, double share, const is_calibrat
 {
     double x = share > 0 ? WORDS_ALONE_AT_0 + WORDS_ALONE * share : -INFINITY;
 
-    if (c && !isnan(cosine))
+    if (c && c->low < 1 && !isnan(cosine)) /* from 1 on nothing could be near: it cannot tell */
         x = AT_0 + BY_COSINE * in_units(cosine, c) + BY_SHARE * share * share +
             BY_GROUND * fmax(0, in_units(ground, c) - FAR);
     return LEAST + (1 - LEAST) / (1 + exp(-x));

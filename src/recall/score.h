@@ -14,7 +14,8 @@
 
 /* Of one fact. cosine: to the question; NAN = it has no vector. ground: see is_score_grounds; not
  * used without a cosine. share: see is_lexical_score. calibration NULL: cosines say nothing as long
- * as nobody knows how to read them, and words speak alone. From 0.01 to 1. */
+ * as nobody knows how to read them, and words speak alone; so they do if its low is 1 or more, for
+ * then unrelated texts are as near as equal ones. From 0.01 to 1. */
 double is_score_of(double cosine, double ground, double share, const is_calibration *calibration);
 
 /* grounds[n]: how near to the question a document would be that tells nothing about it. That is the
