@@ -7,37 +7,25 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "api/handle.h"
+#include "api/talks.h"
+#include "support/embed_server.h"
 #include "support/scratch.h"
+#include "support/silent.h"
 #include "support/store_kit.h"
 
 enum { WATCHDOG_S = 300, HOUR_MS = 3600 * 1000 };
 
 static char *home, url[100];
-static int silent_fd;
+static silent never;
 static int64_t doomed_id;
-
-/* The kernel accepts what nobody takes from the line. */
-static void listen_silently(void)
-{
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t len = sizeof a;
-
-    silent_fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(silent_fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(listen(silent_fd, 128), 0);
-    assert_int_equal(getsockname(silent_fd, (struct sockaddr *)&a, &len), 0);
-    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1#m", ntohs(a.sin_port));
-}
 
 static int set_up(void **state)
 {
@@ -50,14 +38,15 @@ static int set_up(void **state)
     store_fill(is, 6, true);
     doomed_id = store_fact(is, &store_anna, "Anna has a secret.");
     inferscale_close(is);
-    listen_silently();
+    silent_start(&never);
+    snprintf(url, sizeof url, "%s#m", never.url);
     return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    close(silent_fd);
+    silent_stop(&never);
     scratch_remove(home);
     alarm(0);
     return 0;
@@ -234,10 +223,61 @@ static void it_is_said_and_not_asked_again_by_everybody(void **state)
     inferscale_close(is);
 }
 
+static void *go_on(void *ctx)
+{
+    static const inferscale_message said[] = { { "user", "Who is Anna?" },
+                                               { "assistant", "" },
+                                               { "user", "And umbrellas?" } };
+    inferscale_complete_options o = INFERSCALE_COMPLETE_OPTIONS_INIT;
+    inferscale_message m[3];
+    inferscale_answer *a = NULL;
+    caller *c = ctx;
+
+    memcpy(m, said, sizeof m);
+    o.ask.max_tokens = 4;
+    o.layout = INFERSCALE_LAYOUT_TURNS;
+    c->status = inferscale_complete(c->is, &store_anna, m, 1, &o, &a);
+    if (c->status == INFERSCALE_OK) {
+        m[1].content = a->text;
+        __atomic_store_n(&c->proceed, 1, __ATOMIC_RELEASE);
+        inferscale_answer *next = NULL;
+        c->status = inferscale_complete(c->is, &store_anna, m, 3, &o, &next);
+        inferscale_answer_free(next);
+    }
+    inferscale_answer_free(a);
+    __atomic_store_n(&c->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* A conversation that rests in the engine is taken up only when the question has its vector: until
+ * then it makes room for others. */
+static void a_conversation_rests_until_the_question_is_embedded(void **state)
+{
+    embed_server *s = embed_server_start("umbrellas");
+    inferscale_options o = store_options(home);
+    inferscale *is = NULL;
+    caller c;
+
+    (void)state;
+    o.embedder = embed_server_spec(s);
+    o.embedder_wait_ms = HOUR_MS;
+    OK(inferscale_open(&is, &o));
+    begin(&c, is, go_on);
+    while (embed_server_held(s) == 0 && !__atomic_load_n(&c.done, __ATOMIC_ACQUIRE)) sleep_ms();
+    assert_false(__atomic_load_n(&c.done, __ATOMIC_ACQUIRE));
+    assert_true(is_talks_evict(is));
+    embed_server_release(s);
+    assert_int_equal(pthread_join(c.thread, NULL), 0);
+    assert_int_equal(c.status, INFERSCALE_OK);
+    inferscale_close(is);
+    embed_server_stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(questions_hang), cmocka_unit_test(the_background_hangs_too),
+        cmocka_unit_test(a_conversation_rests_until_the_question_is_embedded),
         cmocka_unit_test(it_is_said_and_not_asked_again_by_everybody),
     };
 

@@ -8,7 +8,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,43 +18,31 @@
 #include "serve/server.h"
 #include "support/embed_server.h"
 #include "support/scratch.h"
+#include "support/silent.h"
 #include "support/serve_kit.h"
 #include "support/vllm_fake.h"
 
 enum { WATCHDOG_S = 300, HUNG = 4, TOKENS = 60 };
 
 static const char search[] = "{\"query\": \"peanuts\", \"user_id\": \"anna\"}";
-static char *facts[2], silent[100];
+static char *facts[2];
 static serve_kit *kit;
-static int silent_fd;
+static silent never;
 
 /* ---- What hangs ------------------------------------------------------------------------------ */
-
-/* The kernel accepts; nobody reads. */
-static void listen_silently(void)
-{
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t len = sizeof a;
-
-    silent_fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(silent_fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(listen(silent_fd, 128), 0);
-    assert_int_equal(getsockname(silent_fd, (struct sockaddr *)&a, &len), 0);
-    snprintf(silent, sizeof silent, "http://127.0.0.1:%d/v1", ntohs(a.sin_port));
-}
 
 static int set_up(void **state)
 {
     (void)state;
     alarm(WATCHDOG_S);
-    listen_silently();
+    silent_start(&never);
     return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    close(silent_fd);
+    silent_stop(&never);
     alarm(0);
     return 0;
 }
@@ -217,13 +204,47 @@ static void while_it_hangs(const char *url)
     for (int i = 0; i < 2; i++) free(facts[i]);
 }
 
+static const char hello[] =
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello.\"}], \"max_tokens\": 2}";
+
+/* More questions of a memory than there are places wait for the embedder: the places are free. */
+static void questions_that_wait_hold_no_place(void **state)
+{
+    enum { PLACES = 2, ASKED = 2 * PLACES + 1 };
+    static const char asks[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Are peanuts bad?\"}],"
+        " \"max_tokens\": 2, \"memory\": {\"user_id\": \"anna\"}}";
+    embed_server *s = embed_server_start("peanuts bad");
+    int hung[ASKED];
+
+    (void)state;
+    kit = serve_start("parallel", "2", "embedder", embed_server_spec(s), "embedder_wait_s", "600",
+                      "drain_s", "0", NULL);
+    free(remember("Anna is allergic to peanuts."));
+    for (int i = 0; i < ASKED; i++) hung[i] = send_request("/v1/chat/completions", asks);
+    while (embed_server_held(s) < ASKED) usleep(1000); /* each got as far as that */
+    for (int i = 0; i < PLACES + 1; i++) expect("POST", "/v1/chat/completions", hello, 200);
+    for (int i = 0; i < ASKED; i++) expect_silent(hung[i]);
+    embed_server_release(s);
+    for (int i = 0; i < ASKED; i++) {
+        serve_reply r = serve_read(hung[i], "POST");
+
+        if (r.status != 200 || !strstr(r.body, "\"facts\":[{"))
+            fail_msg("%d: %s", r.status, r.body);
+        serve_reply_free(&r);
+        close(hung[i]);
+    }
+    serve_stop(kit);
+    embed_server_stop(s);
+}
+
 static void while_the_embedder_hangs(void **state)
 {
     char url[120];
     embed_server *s;
 
     (void)state;
-    snprintf(url, sizeof url, "%s#m", silent);
+    snprintf(url, sizeof url, "%s#m", never.url);
     while_it_hangs(url); /* its first word is waited for */
     s = embed_server_start("peanuts");
     while_it_hangs(embed_server_spec(s)); /* it has been opened */
@@ -236,7 +257,7 @@ static void searches_find_by_words(void **state)
     char url[120];
 
     (void)state;
-    snprintf(url, sizeof url, "%s#m", silent);
+    snprintf(url, sizeof url, "%s#m", never.url);
     kit = serve_start("embedder", url, "embedder_wait_s", "0.1", NULL);
     free(remember("Anna is allergic to peanuts."));
     for (int i = 0; i < 10; i++) found_by_words();
@@ -252,7 +273,7 @@ static void while_the_extractor_hangs(void **state)
     int running, hung[HUNG];
 
     (void)state;
-    kit = serve_start("model", "mock:slow=20", "extractor", silent, "drain_s", "0", NULL);
+    kit = serve_start("model", "mock:slow=20", "extractor", never.url, "drain_s", "0", NULL);
     remember_some();
     running = stream_begin();
     for (int i = 0; i < HUNG; i++) hung[i] = send_request("/memories", told);
@@ -311,8 +332,11 @@ static void while_a_vllm_server_hangs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(while_the_embedder_hangs), cmocka_unit_test(searches_find_by_words),
-        cmocka_unit_test(while_the_extractor_hangs), cmocka_unit_test(while_a_vllm_server_hangs),
+        cmocka_unit_test(while_the_embedder_hangs),
+        cmocka_unit_test(questions_that_wait_hold_no_place),
+        cmocka_unit_test(searches_find_by_words),
+        cmocka_unit_test(while_the_extractor_hangs),
+        cmocka_unit_test(while_a_vllm_server_hangs),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -29,6 +29,7 @@ typedef struct is_asking {
     is_hold hold;                      /* what it uses, for those who change or forget it meanwhile */
     double t0_ms;
     inferscale_answer *answer;         /* filled in step by step */
+    is_sought embedded;              /* the question's vector, for every plan that is made of it */
     is_buf why;                        /* fallback reasons, "; " between them */
     const is_dep *skip;                /* conversations: those already placed, not placed again */
     size_t n_skip;
@@ -70,6 +71,10 @@ uint32_t is_asking_room(is_asking *a);
 
 /* The facts' tokens and, where rows are wanted and there, segments: facts[n] is zeroed; what it holds is the caller's, also on failure. */
 is_status is_asking_facts(is_asking *a, const inferscale_list *items, size_t n, is_plan_fact *facts);
+
+/* Embeds the question, if a search is to use that; once, however often it is planned anew. Planning
+ * does it otherwise: to be called before the question holds anything that others need. */
+is_status is_asking_embed(is_asking *a);
 
 /* Finds the facts and plans, with a->shape. */
 is_status is_asking_plan(is_asking *a, is_planned **out);

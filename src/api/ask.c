@@ -19,6 +19,7 @@ static is_status run_once(is_asking *a, is_planned **planned, is_run **run)
 /* Plans, and plans again if the memory changed before the first token was out: what is used is what the memory holds then. */
 static is_status answer(is_asking *a)
 {
+    IS_TRY(is_asking_embed(a));
     for (int i = 0; i < TRIES; i++) {
         is_planned *planned = NULL;
         is_run *run = NULL;

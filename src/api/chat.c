@@ -298,6 +298,7 @@ is_status inferscale_chat_say(inferscale_chat *c, const char *text, const infers
     memset(&a, 0, sizeof a);
     st = c->is ? is_asking_begin(&a, c->is, &c->scope, text, options)
                : is_fail(INFERSCALE_E_INVALID, "the store of this chat was closed; open it again, and a chat in it");
+    if (st == INFERSCALE_OK) st = is_asking_embed(&a);
     if (st == INFERSCALE_OK) st = say(c, &a);
     if (st == INFERSCALE_OK) st = keep_answer(c, &a);
     if (st == INFERSCALE_OK) st = is_asking_finish(&a, out);

@@ -565,6 +565,7 @@ static is_status complete(completing *c, const inferscale_complete_options *o, c
     IS_TRY(take_options(c, o));
     IS_TRY(read_header(c));
     c->a.answer->header = header_name(c);
+    if (!prompt) IS_TRY(is_asking_embed(&c->a)); /* a resting conversation's place is taken later */
     for (int i = 0; i < TRIES && st == INFERSCALE_E_STALE; i++) st = try_once(c, prompt);
     if (st == INFERSCALE_E_STALE)
         st = is_fail(INFERSCALE_E_STALE, "the memory changed %d times while the answer was planned; ask again", TRIES);

@@ -20,14 +20,17 @@ static void say_words_only(const inferscale *is, char why[256])
         snprintf(why, 256, "found by words only, no embedding: %.200s", is_error());
 }
 
-/* Embeds the query into a new vector; on failure the search goes on by words alone and why says so. */
-static float *embed_query(inferscale *is, const char *query, char why[256])
+void is_handle_embed_question(inferscale *is, const char *query, int method, is_sought *out)
 {
-    float *vec = NULL;
+    const double t0 = is_now_ms();
 
-    if (is_handle_question_vectors(is, &query, 1, NULL, &vec) == INFERSCALE_OK) return vec;
-    say_words_only(is, why);
-    return NULL;
+    *out = (is_sought){ .tried = true };
+    if (method == INFERSCALE_LEXICAL) return;
+    if (is_handle_question_vectors(is, &query, 1, NULL, &out->vec) != INFERSCALE_OK) {
+        if (method == INFERSCALE_DENSE) snprintf(out->why, sizeof out->why, "%s", is_error());
+        else say_words_only(is, out->why);
+    }
+    out->ms = is_now_ms() - t0;
 }
 
 /* The sentence about what has no vector yet. */
@@ -61,46 +64,54 @@ static is_status search(inferscale *is, const is_partition *p, is_query *q, is_h
     return st;
 }
 
-is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
-                         const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *told, char why[256])
+static is_status find(inferscale *is, const is_partition *p, is_query *q, const is_sought *embedded,
+                      inferscale_recall_options *o, is_hit **hits, size_t *n, inferscale_list *told)
 {
     is_index_wait wait = { 0 };
-    is_query q = { .text = query, .scope = scope, .pins = true, .wait = &wait };
-    inferscale_recall_options o = *options;
-    double t0 = is_now_ms(), t1;
-    float *vec = NULL;
     is_calibration scale;
+    const double t0 = is_now_ms();
     bool known = false;
     is_status st = INFERSCALE_OK;
 
+    if (embedded->vec) {
+        q->vec = embedded->vec;
+        q->dim = is_embedder_dim(is->embedder);
+        q->fingerprint = is_embedder_fingerprint(is->embedder);
+        st = calibration(is, &scale, &known);
+        if (known) q->calibration = &scale;
+    } else o->method = INFERSCALE_LEXICAL;
+    q->options = o;
+    q->wait = &wait;
+    if (st == INFERSCALE_OK) st = search(is, p, q, hits, n, told);
+    told->embed_ms = embedded->ms;
+    told->recall_ms = is_now_ms() - t0;
+    told->index_ms = wait.ms;
+    told->index_built = wait.built;
+    return st;
+}
+
+is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope,
+                         const char *query, const is_sought *embedded,
+                         const inferscale_recall_options *options, is_hit **hits, size_t *n,
+                         inferscale_list *told, char why[256])
+{
+    is_query q = { .text = query, .scope = scope, .pins = true };
+    inferscale_recall_options o = *options;
+    is_sought own = { 0 };
+    is_status st;
+
     why[0] = 0;
     if (!is_time_given(o.as_of)) o.as_of = 0;
-    if (o.method != INFERSCALE_LEXICAL) {
-        vec = embed_query(is, query, why);
-        if (!vec && o.method == INFERSCALE_DENSE) {
-            snprintf(why, 256, "%s", is_error());
-            return is_fail(INFERSCALE_E_ENGINE, "dense search is not possible: %s", why);
-        }
-        if (!vec) o.method = INFERSCALE_LEXICAL;
-    }
-    if (vec) {
-        q.vec = vec;
-        q.dim = is_embedder_dim(is->embedder);
-        q.fingerprint = is_embedder_fingerprint(is->embedder);
-        st = calibration(is, &scale, &known);
-        if (known) q.calibration = &scale;
-    }
-    q.options = &o;
-    t1 = is_now_ms();
-    if (st == INFERSCALE_OK) st = search(is, p, &q, hits, n, told);
+    if (!embedded) is_handle_embed_question(is, query, o.method, &own);
+    if (!embedded) embedded = &own;
+    snprintf(why, 256, "%s", embedded->why);
+    if (!embedded->vec && o.method == INFERSCALE_DENSE)
+        return is_fail(INFERSCALE_E_ENGINE, "dense search is not possible: %s", why);
+    st = find(is, p, &q, embedded, &o, hits, n, told);
     if (options->method == INFERSCALE_LEXICAL) told->n_unembedded = 0; /* words were asked for, and no vector looked at */
     if (why[0]) told->fallbacks |= INFERSCALE_FALLBACK_WORDS_ONLY;
     else if (told->n_unembedded) say_not_embedded(is, told, why);
-    told->embed_ms = t1 - t0;
-    told->recall_ms = is_now_ms() - t1;
-    told->index_ms = wait.ms;
-    told->index_built = wait.built;
-    is_free(vec);
+    is_free(own.vec);
     return st;
 }
 
@@ -198,7 +209,7 @@ is_status inferscale_recall(inferscale *is, const inferscale_scope *scope, const
     }
     if (st == INFERSCALE_OK) {
         is_gate_enter(is->gate); /* a question's embedding goes before documents' */
-        st = is_handle_find(is, &p, scope, query, &o, &hits, &n, &told, why);
+        st = is_handle_find(is, &p, scope, query, NULL, &o, &hits, &n, &told, why);
         is_gate_leave(is->gate);
     }
     if (st == INFERSCALE_OK) st = fetch(is, &p, hits, n, o.as_of, out);

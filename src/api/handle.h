@@ -131,11 +131,25 @@ is_status is_scope_check(const inferscale_scope *scope); /* not NULL, for questi
 /* Removes the files of segments that a write made invalid, frees the names, and forgets the partition's index. */
 is_status is_handle_drop(inferscale *is, const is_partition *p, is_names *stale);
 
-/* Search as asked; *hits is is_free'd. Embeds the query unless the method is lexical, and what has no vector yet as far as the budget goes
- * (catch_up.h). What was searched by words only is said in told: its times, counts and fallbacks; why is their sentence, for the log: it may
- * name files and servers. "" = all was searched as asked. */
-is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope, const char *query,
-                         const inferscale_recall_options *options, is_hit **hits, size_t *n, inferscale_list *told, char why[256]);
+/* A question's vector, or why there is none. */
+typedef struct is_sought {
+    bool tried;
+    float *vec;         /* is_free'd; NULL = words alone, and why says why */
+    char why[256];
+    double ms;
+} is_sought;
+/* Embeds the question, and waits for it; nothing for a lexical search. Before the question holds
+ * anything that others need: an embedder elsewhere may take its time. */
+void is_handle_embed_question(inferscale *is, const char *query, int method, is_sought *out);
+
+/* Search as asked; *hits is is_free'd. embedded: the query's, NULL = it is embedded here unless the
+ * method is lexical. Embeds what has no vector yet as far as the budget goes (catch_up.h). What was
+ * searched by words only is said in told: its times, counts and fallbacks; why is their sentence,
+ * for the log: it may name files and servers. "" = all was searched as asked. */
+is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope,
+                         const char *query, const is_sought *embedded,
+                         const inferscale_recall_options *options, is_hit **hits, size_t *n,
+                         inferscale_list *told, char why[256]);
 
 /* The items that were found: the current versions, or with as_of those that were found. What vanished since is left out. */
 is_status is_handle_fetch(inferscale *is, const is_partition *p, const is_hit *hits, size_t n, int64_t as_of, inferscale_list **out);

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/outside.h"
 #include "base/words.h"
 
 enum { DELAY_MS = 1000, DELAY_MOST_MS = 60000 };
@@ -255,6 +256,7 @@ bool is_handle_embedder_state(inferscale *is, uint64_t *n_failed, uint64_t *n_sp
     return well;
 }
 
+/* Opening the embedder, too. */
 static is_status question_vectors(inferscale *is, const char *const *texts, size_t n, const volatile int *cancel, float **out)
 {
     float *v;
@@ -274,7 +276,9 @@ is_status is_handle_question_vectors(inferscale *is, const char *const *texts, s
 
     *out = NULL;
     IS_TRY(may_ask(is));
+    if (is_elsewhere(is)) is_outside_begin();
     st = question_vectors(is, texts, n, cancel, out);
+    if (is_elsewhere(is)) is_outside_end();
     if (st == INFERSCALE_OK) is_handle_embedder_well(is);
     else note_failure(is, st);
     return st;

@@ -3,6 +3,7 @@
 
 #include "api/handle.h"
 #include "base/mem.h"
+#include "base/outside.h"
 #include "base/utf8.h"
 
 is_status inferscale_tokenize(inferscale *is, const char *text, int32_t **ids, size_t *n)
@@ -31,6 +32,16 @@ void inferscale_tokens_free(int32_t *ids)
     is_free(ids);
 }
 
+static is_status load_embedder(inferscale *is)
+{
+    is_status st;
+
+    is_outside_begin(); /* an embedder elsewhere is asked what it is, and may not answer */
+    st = is_handle_embedder(is);
+    is_outside_end();
+    return st;
+}
+
 static is_status embed(inferscale *is, const char *const *texts, size_t n, bool may_cut, int *cut, float **out, uint32_t *dim,
                        uint64_t *n_tokens)
 {
@@ -43,11 +54,13 @@ static is_status embed(inferscale *is, const char *const *texts, size_t n, bool 
     IS_TRY(is_handle_check(is));
     if (n && !texts) return is_fail(INFERSCALE_E_INVALID, "texts is NULL; pass an array of n texts");
     for (size_t i = 0; i < n; i++) IS_TRY(is_text_check(texts[i], "text to embed"));
-    IS_TRY(is_handle_embedder(is));
+    IS_TRY(load_embedder(is));
     vecs = is_calloc(n ? n : 1, is_embedder_dim(is->embedder) * sizeof *vecs);
     if (!vecs) return is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu vectors", n);
     is_gate_enter(is->gate); /* somebody waits for it, so it goes before documents' */
+    if (is_embedder_is_remote(is->embedder)) is_outside_begin();
     st = is_embedder_embed_counted(is->embedder, texts, n, may_cut, vecs, n_tokens, cut);
+    if (is_embedder_is_remote(is->embedder)) is_outside_end();
     is_gate_leave(is->gate);
     if (st != INFERSCALE_OK) {
         is_free(vecs);

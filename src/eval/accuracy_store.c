@@ -117,8 +117,8 @@ is_status accuracy_find(accuracy_work *w, const quiz_question *q, int64_t **ids,
     r.k = w->o->k;
     r.kinds = INFERSCALE_FACTS;
     r.method = w->o->method;
-    IS_TRY(is_handle_find(w->l->is, &w->l->partition, &w->l->scope, q->text, &r, &hits, n, &told,
-                          why));
+    IS_TRY(is_handle_find(w->l->is, &w->l->partition, &w->l->scope, q->text, NULL, &r, &hits, n,
+                          &told, why));
     if (why[0])
         st = is_fail(INFERSCALE_E_UNSUPPORTED, "the retrieval asked for cannot be done: %s", why);
     if (st == INFERSCALE_OK) *ids = is_calloc(*n + 1, sizeof **ids);

@@ -50,7 +50,8 @@ static is_status retrieve(study *s, asked *q, bool *enough)
     r.k = s->o->k;
     r.kinds = INFERSCALE_FACTS;
     r.method = s->o->method;
-    IS_TRY(is_handle_find(s->l->is, &s->l->partition, &s->l->scope, q->qa->question, &r, &hits, &n, &times, why));
+    IS_TRY(is_handle_find(s->l->is, &s->l->partition, &s->l->scope, q->qa->question, NULL, &r,
+                          &hits, &n, &times, why));
     if (why[0]) {
         is_free(hits);
         return is_fail(INFERSCALE_E_UNSUPPORTED, "the retrieval asked for cannot be done: %s", why);

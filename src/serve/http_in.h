@@ -20,25 +20,33 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/outside.h"
 #include "serve/http_run.h"
 #include "serve/server.h"
 
 enum {
-    HTTP_GRACE_MS = 500,       /* silent for less: what was read may be a head that is just being taken apart */
-    HTTP_SPARE = 32,           /* connections beyond the bound: they may ask for /health and /ready, others are told so and closed */
-    HTTP_HEAD = (32 << 10) + 512, /* more than 32 KiB, so that it is mapped: zeros at first, and gone when it is freed */
-    HTTP_HEADERS = 100,        /* of a request */
+    HTTP_GRACE_MS =
+        500, /* silent for less: what was read may be a head that is just being taken apart */
+    HTTP_SPARE = 32, /* connections beyond the bound: they may ask for /health and /ready, others
+                        are told so and closed */
+    HTTP_HEAD =
+        (32 << 10) +
+        512, /* more than 32 KiB, so that it is mapped: zeros at first, and gone when it is freed */
+    HTTP_HEADERS = 100, /* of a request */
     HTTP_QUERIES = 64,
     HTTP_PARAMS = 4,
     HTTP_NOTES = 12,
     HTTP_OUT_HEADERS = 16,
     HTTP_SHORT_WORKERS = 8,
-    HTTP_STREAM = 64 << 10,    /* bytes a client may be behind */
-    HTTP_SMALL = 64 << 10,     /* bytes of a body or of a reply that no budget counts */
-    HTTP_HURRY = 10,           /* a stream that nobody reads gets 1/10 of slow_ms where another client waits for its worker */
-    HTTP_SWALLOW = 8 << 20,    /* bytes of a refused body that are read before the connection is cut, so that the client reads why */
-    HTTP_VALUES = 1000000,     /* JSON values of a body */
-    HTTP_DEPTH = 64,           /* of nesting */
+    HTTP_AWAY = 64, /* of a pool's requests: wait for something outside, and hold no seat */
+    HTTP_STREAM = 64 << 10, /* bytes a client may be behind */
+    HTTP_SMALL = 64 << 10, /* bytes of a body or of a reply that no budget counts */
+    HTTP_HURRY = 10, /* a stream that nobody reads gets 1/10 of slow_ms where another client waits
+                        for its worker */
+    HTTP_SWALLOW = 8 << 20, /* bytes of a refused body that are read before the connection is cut,
+                               so that the client reads why */
+    HTTP_VALUES = 1000000, /* JSON values of a body */
+    HTTP_DEPTH = 64, /* of nesting */
 };
 
 typedef struct pair { const char *name, *value; } pair;
@@ -87,6 +95,12 @@ typedef struct is_pool {
     pthread_mutex_t lock;
     pthread_cond_t more;
     is_line *lines;            /* the order of turns */
+    uint32_t
+        n_seats; /* requests that run at a time, but for those that wait for something outside */
+    uint32_t away,
+        coming; /* of the running: those that wait so; those that have, and want a seat again */
+    pthread_cond_t seat;       /* for the coming */
+    is_outside outside; /* what the workers' threads say when they wait for something outside */
     uint32_t waiting, running, max_waiting, n_threads;
     uint32_t answers_waiting, answers_running; /* of them, those of IS_ROUTE_ANSWERS */
     pthread_t *threads;
@@ -218,7 +232,7 @@ void is_request_refused(is_request *r, const char *why);            /* counts */
 void is_request_log(is_request *r);
 
 /* http_pool.c */
-is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_threads, uint32_t max_waiting);
+is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_seats, uint32_t max_waiting);
 /* False = full, stopped or out of memory. *out: what was waiting and had to make room for it; to be refused. NULL = nothing. */
 bool is_pool_push(is_pool *p, is_request *r, is_request **out);
 bool is_pool_take_out(is_pool *p, is_request *r);                    /* it was waiting; false = it runs, or never did */

@@ -1,12 +1,19 @@
-/* http_pool.c - workers that run routes: one pool for short work, one for what waits for the engine, one for what needs no key.
+/* http_pool.c - workers that run routes: one pool for short work, one for what waits for the
+ * engine, one for what needs no key.
  *
- * Who waits, waits in the line of the key that asked (without keys: of the address). A worker that is free goes to the line of which
- * the fewest requests run; among equals the lines take turns. A full queue makes room for a key by turning away the newest request of
- * the key that has most waiting: however much one key asks, another waits for a turn and not for all of it. */
+ * Who waits, waits in the line of the key that asked (without keys: of the address). A worker that
+ * is free goes to the line of which the fewest requests run; among equals the lines take turns. A
+ * full queue makes room for a key by turning away the newest request of the key that has most
+ * waiting: however much one key asks, another waits for a turn and not for all of it.
+ *
+ * A worker that waits for something outside (base/outside.h: an embedder's endpoint) holds no seat
+ * meanwhile: another takes it, and is started for that if none is free, up to HTTP_AWAY of them. It
+ * wants a seat again before it goes on, and has it before whoever waits in a line. */
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/outside.h"
 #include "serve/http_in.h"
 
 /* One key's requests. It is there while one of them waits or runs. */
@@ -32,6 +39,12 @@ static void show(is_pool *p)
     if (!m || !p->is_engine) return;
     is_metric_set(m, IS_M_RUNNING, NULL, NULL, p->answers_running);
     is_metric_set(m, IS_M_WAITING, NULL, NULL, p->answers_waiting);
+}
+
+/* Is there one for a request of a line? Those that come back have theirs first. */
+static bool has_seat(const is_pool *p)
+{
+    return p->running - p->away + p->coming < p->n_seats;
 }
 
 static void append(is_pool *p, is_line *l)
@@ -112,7 +125,10 @@ static is_request *make_room(is_pool *p, const is_line *l)
     return r;
 }
 
-/* ---- Workers ------------------------------------------------------------------------------------------------------------- */
+/* ---- Workers --------------------------------------------------------------------------------- */
+
+static _Thread_local bool is_away;           /* this worker holds no seat */
+static _Thread_local uint32_t its_answers;   /* is_answer of what it runs */
 
 static void run(is_pool *p, is_request *r)
 {
@@ -140,13 +156,15 @@ static void run(is_pool *p, is_request *r)
 static void *work(void *ctx)
 {
     is_pool *p = ctx;
+    is_outside_tell(&p->outside);
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (!p->waiting && !p->stop) pthread_cond_wait(&p->more, &p->lock);
+        while (!(p->waiting && (p->stop || has_seat(p))) && !(p->stop && !p->waiting))
+            pthread_cond_wait(&p->more, &p->lock);
         if (!p->waiting) break;
         is_request *r = pop(p);
         is_line *l = r->line;
-        const uint32_t answers = is_answer(r);
+        its_answers = is_answer(r);
         pthread_mutex_unlock(&p->lock);
         run(p, r);
         is_stack_wipe();
@@ -154,23 +172,71 @@ static void *work(void *ctx)
         l->running--;
         drop_if_empty(p, l);
         p->running--;
-        p->answers_running -= answers;
+        p->answers_running -= its_answers;
         show(p);
+        if (p->coming) pthread_cond_signal(&p->seat);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
 
-is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_threads, uint32_t max_waiting)
+/* Under p->lock, or before there are others. */
+static bool one_more(is_pool *p)
+{
+    if (p->n_threads == p->n_seats + HTTP_AWAY) return false;
+    if (pthread_create(&p->threads[p->n_threads], NULL, work, p) != 0) return false;
+    p->n_threads++;
+    return true;
+}
+
+/* ---- Waiting outside ------------------------------------------------------------------------- */
+
+/* The seat is given back, if somebody can take it. */
+static void leave_seat(void *ctx)
+{
+    is_pool *p = ctx;
+    pthread_mutex_lock(&p->lock);
+    if (!p->stop && p->away < HTTP_AWAY && (p->running < p->n_threads || one_more(p))) {
+        p->away++;
+        is_away = true;
+        p->answers_running -= its_answers;
+        p->answers_waiting += its_answers;
+        show(p);
+        if (p->coming) pthread_cond_signal(&p->seat);
+        else pthread_cond_signal(&p->more);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void take_seat(void *ctx)
+{
+    is_pool *p = ctx;
+    if (!is_away) return;
+    is_away = false;
+    pthread_mutex_lock(&p->lock);
+    p->coming++;
+    while (p->running - p->away >= p->n_seats && !p->stop) pthread_cond_wait(&p->seat, &p->lock);
+    p->coming--;
+    p->away--;
+    p->answers_running += its_answers;
+    p->answers_waiting -= its_answers;
+    show(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+is_status is_pool_start(is_pool *p, struct is_http *h, uint32_t n_seats, uint32_t max_waiting)
 {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->more, NULL);
+    pthread_cond_init(&p->seat, NULL);
     p->http = h;
     p->max_waiting = max_waiting;
-    p->threads = is_calloc(n_threads, sizeof *p->threads);
+    p->n_seats = n_seats;
+    p->outside = (is_outside){ leave_seat, take_seat, p };
+    p->threads = is_calloc(n_seats + HTTP_AWAY, sizeof *p->threads);
     if (!p->threads) return is_fail(INFERSCALE_E_NOMEM, "out of memory; close other programs and try again");
-    for (; p->n_threads < n_threads; p->n_threads++)
-        if (pthread_create(&p->threads[p->n_threads], NULL, work, p) != 0)
+    while (p->n_threads < n_seats)
+        if (!one_more(p))
             return is_fail(INFERSCALE_E_NOMEM, "no more threads; raise the limit of processes (ulimit -u) or lower `parallel`");
     return INFERSCALE_OK;
 }
@@ -181,7 +247,8 @@ bool is_pool_push(is_pool *p, is_request *r, is_request **out)
     pthread_mutex_lock(&p->lock);
     is_line *l = p->stop ? NULL : line_of(p, r);
     /* Those that a worker is about to take do not wait: an idle server takes a burst as wide as its workers, and its queue. */
-    bool full = l && p->waiting >= p->max_waiting + (p->n_threads - p->running);
+    const uint32_t held = p->running - p->away + p->coming;
+    bool full = l && p->waiting >= p->max_waiting + (held < p->n_seats ? p->n_seats - held : 0);
     if (full) *out = make_room(p, l);
     bool ok = l && (!full || *out);
     if (ok) {
@@ -232,7 +299,7 @@ uint32_t is_pool_retry_s(is_pool *p)
 {
     pthread_mutex_lock(&p->lock);
     double s = p->mean_ms / 1000 * (p->waiting + 1) /
-               (p->n_threads ? p->n_threads : 1); /* how long until one of the waiting is done */
+               (p->n_seats ? p->n_seats : 1); /* how long until one of the waiting is done */
     pthread_mutex_unlock(&p->lock);
     return s < 1 ? 1 : s > 600 ? 600 : (uint32_t)(s + 0.999);
 }
@@ -243,6 +310,7 @@ void is_pool_stop(is_pool *p)
     pthread_mutex_lock(&p->lock);
     p->stop = true;
     pthread_cond_broadcast(&p->more);
+    pthread_cond_broadcast(&p->seat);
     pthread_mutex_unlock(&p->lock);
     for (uint32_t i = 0; i < p->n_threads; i++) pthread_join(p->threads[i], NULL);
     p->n_threads = 0;
@@ -254,5 +322,6 @@ void is_pool_free(is_pool *p)
     is_free(p->threads);
     p->threads = NULL;
     pthread_cond_destroy(&p->more);
+    pthread_cond_destroy(&p->seat);
     pthread_mutex_destroy(&p->lock);
 }
