@@ -170,6 +170,37 @@ static void every_question_in_every_arm(void **state)
     accuracy_free(a);
 }
 
+/* The prompt of a usual stack: an arm of its own, behind the others, compared with text. */
+static void a_usual_stack_is_an_arm(void **state)
+{
+    accuracy_options o = small_run(3);
+    accuracy *without = run(&o), *a;
+    accuracy_row *rows = is_calloc(ACCURACY_ROWS, sizeof *rows);
+    size_t n = 0, plain, other = 0;
+
+    o.plain = true;
+    a = run(&o);
+    plain = arm_of(a, "plain");
+    assert_int_equal(a->n_arms, without->n_arms + 1);
+    assert_int_equal(plain, without->n_arms);
+    for (size_t i = 0; i < a->n; i++) {
+        const accuracy_mark *m = a->questions[i].marks;
+
+        assert_true(m[plain].asked && isfinite(m[plain].nll));
+        other += m[plain].nll != m[a->text].nll && m[plain].nll != m[arm_of(a, "none")].nll;
+        for (size_t k = 0; k < without->n_arms; k++)
+            assert_true(same_mark(&m[k], &without->questions[i].marks[k]));
+    }
+    assert_int_equal(other, 3); /* it is another prompt, and has facts in it */
+    assert_non_null(rows);
+    accuracy_rows(a, &o, rows, &n);
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].arm->kind == ARM_PLAIN) assert_true(rows[i].has_text && !rows[i].has_twin);
+    is_free(rows);
+    accuracy_free(a);
+    accuracy_free(without);
+}
+
 /* One fact right behind the header has the rows that computing it there gives. */
 static void one_exact_fact_is_the_text(void **state)
 {
@@ -678,6 +709,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_question_in_every_arm),
+        cmocka_unit_test(a_usual_stack_is_an_arm),
         cmocka_unit_test(one_exact_fact_is_the_text),
         cmocka_unit_test(a_run_in_pieces_is_a_run),
         cmocka_unit_test(killed_again_and_again),

@@ -21,6 +21,7 @@ static const cli_option options[] = {
     { "--method", "METHOD", "retrieval: fused (default), lexical or dense" },
     { "--tokens", "N", "longest answer in tokens (default: 32)" },
     { "--no-twins", NULL, "leave out the text twins of the injected arms' orders" },
+    { "--plain", NULL, "add the prompt of a usual memory stack (arm plain)" },
     { "--judge", "URL", "an OpenAI endpoint that says whether answers are right, too" },
     { "--judge-model", "NAME", "its model (its key: $INFERSCALE_JUDGE_KEY)" },
     { "--print", "N", "print the first N questions and their facts instead" },
@@ -34,7 +35,9 @@ static const char details[] =
     "in the order of retrieval; injected, from rows stored under each --policy (a list;\n"
     "default: " IS_DEFAULT_POLICY ", the first stage, and F1:" IS_DEFAULT_REFINE
     ", the second); twin, the text of\n"
-    "that arm's own order; gold, only the facts that give the answer; none, no memory.\n"
+    "that arm's own order; gold, only the facts that give the answer; none, no memory; with\n"
+    "--plain also plain, the prompt of a usual memory stack: system text, the facts as\n"
+    "plain lines, the best first, the question.\n"
     "\n"
     "An answer is greedy, and right if it names the right answer and no wrong choice\n"
     "before it. Beside it: LoCoMo's F1, the right answer's negative log-likelihood a\n"
@@ -86,6 +89,7 @@ static int take_options(const cli_args *a, accuracy_options *o)
     o->n_tokens = (uint32_t)cli_int(a, "--tokens", 32, 1, 1024);
     o->method = cli_choice(a, "--method", methods, INFERSCALE_FUSED); /* in that order */
     o->no_twins = cli_flag(a, "--no-twins");
+    o->plain = cli_flag(a, "--plain");
     o->results = cli_str(a, "--results", NULL);
     o->rule = cli_flag(a, "--all") || o->quiz->data ? &paired_fixed : &paired_sequential;
     o->judge.url = cli_str(a, "--judge", NULL);

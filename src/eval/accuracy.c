@@ -42,6 +42,7 @@ static void make_arms(accuracy *a, const accuracy_options *o)
         add_arm(a, ARM_INJECTED, "injected", o->policies[p].name);
         if (!o->no_twins) add_arm(a, ARM_TWIN, "twin", o->policies[p].name);
     }
+    if (o->plain) add_arm(a, ARM_PLAIN, "plain", "");
 }
 
 /* ---- One question ---------------------------------------------------------------------------- */
@@ -83,12 +84,25 @@ static is_status measure_text(accuracy_work *w, const is_plan *plan, const accur
     return INFERSCALE_OK;
 }
 
+static is_status run_plain(accuracy_work *w, const accuracy_key *key, const int64_t *ids, size_t n,
+                           accuracy_mark *out)
+{
+    plain_prompt p = { .n_shared = 0 };
+    is_status st = accuracy_plain(w, key->question, ids, n, &p);
+
+    if (st == INFERSCALE_OK) st = accuracy_measure(w, &p.plan, key, out);
+    plain_prompt_free(&p);
+    return st;
+}
+
 static is_status run_arm(accuracy_work *w, const accuracy_arm *arm, const accuracy_key *key,
                          const int64_t *ids, size_t n, seen *s, accuracy_mark *out)
 {
     is_planned *planned = NULL;
-    is_status st = accuracy_plan(w, arm, key->question, ids, n, &planned);
+    is_status st;
 
+    if (arm->kind == ARM_PLAIN) return run_plain(w, key, ids, n, out);
+    st = accuracy_plan(w, arm, key->question, ids, n, &planned);
     if (st == INFERSCALE_OK)
         st = arm->kind == ARM_INJECTED ? accuracy_measure(w, is_planned_plan(planned), key, out)
                                        : measure_text(w, is_planned_twin(planned), key, s, out);
@@ -263,6 +277,7 @@ static is_status configuration(accuracy_work *w, json_t **out)
     json_object_set_new(o, "policies", policies);
     if (w->o->judge.url) json_object_set_new(o, "judge", json_string(w->o->judge.model));
     json_object_set_new(o, "twins", json_boolean(!w->o->no_twins));
+    if (w->o->plain) json_object_set_new(o, "plain", json_true()); /* older files lack it */
     json_object_set_new(o, "model", json_string(info->name));
     json_object_set_new(o, "weights", json_string(info->weights));
     json_object_set_new(o, "codec", json_string(is_codec_name(w->l->is->profile->codec)));

@@ -9,6 +9,7 @@
  *   text              the facts as text in the order of retrieval, the best last: the reference
  *   injected POLICY   the facts' stored rows, in the order in which they are served
  *   twin POLICY       the text twin of that: the same tokens in the same order, computed
+ *   plain             the prompt of a usual memory stack (plain.h), if it is asked for
  *
  * An answer is greedy and graded by its words (grade.h). Of the same prompt: the likelihood of the
  * right answer, and whether it is the likeliest of the question's choices (mean log-likelihood a
@@ -22,11 +23,18 @@
 
 enum {
     ACCURACY_POLICIES = 6,
-    ACCURACY_ARMS = 3 + 2 * ACCURACY_POLICIES,
+    ACCURACY_ARMS = 4 + 2 * ACCURACY_POLICIES,
     ACCURACY_QUESTIONS = 8000
 };
 
-typedef enum accuracy_kind { ARM_NONE, ARM_GOLD, ARM_TEXT, ARM_INJECTED, ARM_TWIN } accuracy_kind;
+typedef enum accuracy_kind {
+    ARM_NONE,
+    ARM_GOLD,
+    ARM_TEXT,
+    ARM_INJECTED,
+    ARM_TWIN,
+    ARM_PLAIN
+} accuracy_kind;
 
 /* Who is asked whether an answer is right; url NULL = nobody. All borrowed. */
 typedef struct accuracy_judge {
@@ -43,6 +51,7 @@ typedef struct accuracy_options {
     uint32_t n_tokens;       /* of an answer, at most */
     int method;              /* retrieval: INFERSCALE_FUSED, ... */
     bool no_twins;           /* leave out the text twins */
+    bool plain;              /* add the arm plain */
     const paired_rule *rule; /* when to stop; NULL = when all are asked */
     /* a file of results that is continued, or begun; NULL = none */
     accuracy_judge judge;
@@ -115,7 +124,8 @@ typedef struct accuracy_row {
     stats_interval right_i;                        /* 95%, Wilson's */
     size_t n_judged; /* of the n questions, those that the judge decided */
     bool has_text, has_twin;
-    accuracy_against text, twin; /* injected: against text, against its own twin */
+    accuracy_against text, twin; /* injected: against text, against its own twin;
+                                     plain: against text */
 } accuracy_row;
 
 /* 0.2: text's share of right answers less that without memory */

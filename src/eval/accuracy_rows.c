@@ -184,7 +184,7 @@ static void fill(const accuracy *a, const accuracy_options *o, const choice *c, 
                                       : o->quiz->types[c->type];
     row->testable = c->type == TESTABLE || (c->type != EVERY && c->counts[c->type]);
     describe(a, c, arm, row);
-    if (a->arms[arm].kind != ARM_INJECTED) return;
+    if (a->arms[arm].kind != ARM_INJECTED && a->arms[arm].kind != ARM_PLAIN) return;
     row->has_text = true;
     compare(a, o, c, a->text, arm, &row->text);
     row->has_twin = twin < a->n_arms;

@@ -4,6 +4,7 @@
 
 #include "eval/accuracy_log.h"
 #include "eval/grade.h"
+#include "eval/plain.h"
 #include "plan/plan.h"
 
 enum { ACCURACY_KINDS = ACCURACY_POLICIES + 1 /* policies without repetition, and header */ };
@@ -45,6 +46,11 @@ is_status accuracy_find(accuracy_work *w, const quiz_question *q, int64_t **ids,
  * E_CONTEXT. */
 is_status accuracy_plan(accuracy_work *w, const accuracy_arm *arm, const quiz_question *q,
                         const int64_t *ids, size_t n, is_planned **out);
+
+/* The plain prompt over facts ids[n], the best first; all of it but the last token may be kept, as it
+ * is asked several times. E_CONTEXT: it does not fit. Freed with plain_prompt_free. */
+is_status accuracy_plain(accuracy_work *w, const quiz_question *q, const int64_t *ids, size_t n,
+                         plain_prompt *out);
 
 /* ---- accuracy_measure.c ---------------------------------------------------------------------- */
 

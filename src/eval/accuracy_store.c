@@ -230,3 +230,43 @@ is_status accuracy_plan(accuracy_work *w, const accuracy_arm *arm, const quiz_qu
     is_free(facts);
     return st;
 }
+
+/* The facts of ids[n] as they stand in the plain prompt, their texts borrowed from the list. */
+static is_status plain_facts(accuracy_work *w, const int64_t *ids, size_t n, plain_fact *facts,
+                             inferscale_list **list)
+{
+    IS_TRY(is_bank_get(w->l->is->bank, &w->l->partition, ids, n, list));
+    if ((*list)->n != n)
+        return is_fail(INFERSCALE_E_NOTFOUND, "%zu of %zu facts are no longer there; run it again",
+                       n - (*list)->n, n);
+    for (size_t i = 0; i < n; i++) {
+        const inferscale_item *item = &(*list)->items[i];
+
+        facts[i] = (plain_fact){ item->text, item->dated ? item->event_time : 0 };
+    }
+    return INFERSCALE_OK;
+}
+
+is_status accuracy_plain(accuracy_work *w, const quiz_question *q, const int64_t *ids, size_t n,
+                         plain_prompt *out)
+{
+    const uint32_t n_ctx = is_engine_describe(w->engine)->n_ctx;
+    plain_fact *facts = is_calloc(n + 1, sizeof *facts);
+    inferscale_list *list = NULL;
+    is_status st =
+        facts ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while planning");
+
+    *out = (plain_prompt){ .n_shared = 0 };
+    if (st == INFERSCALE_OK) st = plain_facts(w, ids, n, facts, &list);
+    if (st == INFERSCALE_OK)
+        st = plain_prompt_new(w->engine, w->l->is->system, facts, n, q->text, out);
+    if (st == INFERSCALE_OK && out->tokens.n + w->o->n_tokens > n_ctx)
+        st = is_fail(
+            INFERSCALE_E_CONTEXT,
+            "%zu facts do not fit into a context of %u tokens; use a smaller --k or larger --ctx",
+            n, n_ctx);
+    if (st == INFERSCALE_OK) plain_prompt_split(out, out->tokens.n - 1);
+    inferscale_list_free(list);
+    is_free(facts);
+    return st;
+}

@@ -86,20 +86,21 @@ static is_status find_shared(is_engine *e, const char *system, size_t n, plain_p
 is_status plain_prompt_new(is_engine *e, const char *system, const plain_fact *facts, size_t n,
                            const char *question, plain_prompt *out)
 {
-    uint32_t shared;
-
     *out = (plain_prompt){ .tokens = { 0 } };
     IS_TRY(build(e, system, facts, n, question, &out->tokens));
     IS_TRY(find_shared(e, system, n, out));
-    shared = out->n_shared;
-    out->parts[0] = (is_part){ .role = IS_ROLE_HEADER, .source = IS_SRC_COMPUTED,
-                               .tokens = out->tokens.ids, .n_tokens = shared };
-    out->parts[1] = (is_part){ .role = IS_ROLE_QUESTION, .source = IS_SRC_COMPUTED,
-                               .tokens = out->tokens.ids + shared,
-                               .n_tokens = out->tokens.n - shared, .pos = shared };
-    out->plan = (is_plan){ .n_parts = shared ? 2 : 1, .parts = out->parts + (shared ? 0 : 1),
-                           .n_tokens = out->tokens.n };
+    plain_prompt_split(out, out->n_shared);
     return INFERSCALE_OK;
+}
+
+void plain_prompt_split(plain_prompt *p, uint32_t n)
+{
+    p->parts[0] = (is_part){ .role = IS_ROLE_HEADER, .source = IS_SRC_COMPUTED,
+                             .tokens = p->tokens.ids, .n_tokens = n };
+    p->parts[1] = (is_part){ .role = IS_ROLE_QUESTION, .source = IS_SRC_COMPUTED,
+                             .tokens = p->tokens.ids + n, .n_tokens = p->tokens.n - n, .pos = n };
+    p->plan = (is_plan){ .n_parts = n ? 2 : 1, .parts = p->parts + (n ? 0 : 1),
+                         .n_tokens = p->tokens.n };
 }
 
 void plain_prompt_free(plain_prompt *p)

@@ -40,6 +40,8 @@ typedef struct plain_prompt {
  * failure. E_NOMEM, errors of the tokenizer. */
 is_status plain_prompt_new(is_engine *e, const char *system, const plain_fact *facts, size_t n,
                            const char *question, plain_prompt *out);
+/* Makes parts[0] the first n tokens (n <= tokens.n). */
+void plain_prompt_split(plain_prompt *p, uint32_t n);
 void plain_prompt_free(plain_prompt *p);
 
 #endif
