@@ -68,8 +68,7 @@ void is_asking_free(is_asking *a)
     a->answer = NULL;
     is_free(a->variants);
     a->variants = NULL;
-    is_free(a->embedded.vec);
-    a->embedded = (is_sought){ 0 };
+    is_sought_free(&a->sought);
     is_made_of_free(&a->used);
     is_buf_free(&a->why);
     is_buf_free(&a->told);
@@ -82,8 +81,7 @@ void is_asking_again(is_asking *a)
     is_buf_clear(&a->why);
     is_hold_nothing(&a->hold);
     a->n_variants = 0;
-    a->answer->fallbacks = 0;
-    a->answer->n_unembedded = 0;
+    a->answer->n_unembedded = a->answer->fallbacks = 0;
     a->answer->mode = a->o.mode;
 }
 
@@ -112,21 +110,6 @@ is_status is_asking_gone(void)
     return is_fail(INFERSCALE_E_STALE, "what was to be used was changed or forgotten meanwhile; plan again");
 }
 
-is_status is_asking_embed(is_asking *a)
-{
-    const inferscale_recall_options *r = a->o.recall;
-    is_partition p;
-    is_status st;
-
-    if (a->embedded.tried || a->o.mode == INFERSCALE_MODE_NONE || !a->scope || a->c.n_ids)
-        return INFERSCALE_OK;
-    if (r && r->struct_size < sizeof *r) return INFERSCALE_OK; /* search() refuses it */
-    st = is_bank_partition(a->is->bank, a->scope, false, &p);
-    if (st != INFERSCALE_OK) return st == INFERSCALE_E_NOTFOUND ? INFERSCALE_OK : st;
-    is_handle_embed_question(a->is, a->question, r ? r->method : INFERSCALE_FUSED, &a->embedded);
-    return INFERSCALE_OK;
-}
-
 static is_status search(is_asking *a, is_hit **hits, size_t *n)
 {
     inferscale_recall_options r = INFERSCALE_RECALL_OPTIONS_INIT;
@@ -140,8 +123,8 @@ static is_status search(is_asking *a, is_hit **hits, size_t *n)
     }
     r.k = a->o.k + (uint32_t)a->n_skip <= K_MAX ? a->o.k + (uint32_t)a->n_skip : K_MAX;
     r.kinds = INFERSCALE_FACTS;
-    IS_TRY(is_handle_find(a->is, &a->p, a->scope, a->question,
-                          a->embedded.tried ? &a->embedded : NULL, &r, hits, n, &told, why));
+    IS_TRY(
+        is_handle_find(a->is, &a->p, a->scope, a->question, &a->sought, &r, hits, n, &told, why));
     if (why[0]) is_asking_note(a, told.fallbacks, "%s", why);
     a->answer->n_unembedded = told.n_unembedded;
     a->answer->index_ms = told.index_ms;

@@ -29,7 +29,7 @@ typedef struct is_asking {
     is_hold hold;                      /* what it uses, for those who change or forget it meanwhile */
     double t0_ms;
     inferscale_answer *answer;         /* filled in step by step */
-    is_sought embedded;              /* the question's vector, for every plan that is made of it */
+    is_sought sought; /* the question's vector, for every plan that is made of it */
     is_buf why;                        /* fallback reasons, "; " between them */
     const is_dep *skip;                /* conversations: those already placed, not placed again */
     size_t n_skip;

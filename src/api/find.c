@@ -33,6 +33,27 @@ void is_handle_embed_question(inferscale *is, const char *query, int method, is_
     out->ms = is_now_ms() - t0;
 }
 
+void is_sought_free(is_sought *s)
+{
+    is_free(s->vec);
+    *s = (is_sought){ 0 };
+}
+
+is_status is_asking_embed(is_asking *a)
+{
+    const inferscale_recall_options *r = a->o.recall;
+    is_partition p;
+    is_status st;
+
+    if (a->sought.tried || a->o.mode == INFERSCALE_MODE_NONE || !a->scope || a->c.n_ids)
+        return INFERSCALE_OK;
+    if (r && r->struct_size < sizeof *r) return INFERSCALE_OK; /* search() refuses it */
+    st = is_bank_partition(a->is->bank, a->scope, false, &p);
+    if (st != INFERSCALE_OK) return st == INFERSCALE_E_NOTFOUND ? INFERSCALE_OK : st;
+    is_handle_embed_question(a->is, a->question, r ? r->method : INFERSCALE_FUSED, &a->sought);
+    return INFERSCALE_OK;
+}
+
 /* The sentence about what has no vector yet. */
 static void say_not_embedded(const inferscale *is, inferscale_list *told, char why[256])
 {
@@ -102,8 +123,10 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
 
     why[0] = 0;
     if (!is_time_given(o.as_of)) o.as_of = 0;
-    if (!embedded) is_handle_embed_question(is, query, o.method, &own);
-    if (!embedded) embedded = &own;
+    if (!embedded || !embedded->tried) {
+        is_handle_embed_question(is, query, o.method, &own);
+        embedded = &own;
+    }
     snprintf(why, 256, "%s", embedded->why);
     if (!embedded->vec && o.method == INFERSCALE_DENSE)
         return is_fail(INFERSCALE_E_ENGINE, "dense search is not possible: %s", why);
@@ -111,7 +134,7 @@ is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale
     if (options->method == INFERSCALE_LEXICAL) told->n_unembedded = 0; /* words were asked for, and no vector looked at */
     if (why[0]) told->fallbacks |= INFERSCALE_FALLBACK_WORDS_ONLY;
     else if (told->n_unembedded) say_not_embedded(is, told, why);
-    is_free(own.vec);
+    is_sought_free(&own);
     return st;
 }
 

@@ -141,11 +141,13 @@ typedef struct is_sought {
 /* Embeds the question, and waits for it; nothing for a lexical search. Before the question holds
  * anything that others need: an embedder elsewhere may take its time. */
 void is_handle_embed_question(inferscale *is, const char *query, int method, is_sought *out);
+void is_sought_free(is_sought *s);
 
-/* Search as asked; *hits is is_free'd. embedded: the query's, NULL = it is embedded here unless the
- * method is lexical. Embeds what has no vector yet as far as the budget goes (catch_up.h). What was
- * searched by words only is said in told: its times, counts and fallbacks; why is their sentence,
- * for the log: it may name files and servers. "" = all was searched as asked. */
+/* Search as asked; *hits is is_free'd. embedded: the query's; NULL or not tried = it is embedded
+ * here unless the method is lexical. Embeds what has no vector yet as far as the budget goes
+ * (catch_up.h). What was searched by words only is said in told: its times, counts and fallbacks;
+ * why is their sentence, for the log: it may name files and servers. "" = all was searched as
+ * asked. */
 is_status is_handle_find(inferscale *is, const is_partition *p, const inferscale_scope *scope,
                          const char *query, const is_sought *embedded,
                          const inferscale_recall_options *options, is_hit **hits, size_t *n,
