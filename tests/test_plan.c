@@ -284,7 +284,7 @@ static void policies_parse_or_say_what_is_known(void **state)
     static const char *const bad[] = { "", "Alone", "header:1", "turns", "turns:", "turns:0", "facts:-1", "facts:1001", "facts:5x",
                                        "facts:5+source", "facts: 5", "near:", "near:3x2", "page", "page:0", "page:16@", "page:16@size", "page:16+",
                                        "page:16+x", "page:16+1001", "page:8@time+3", "page:8/", "page:8/0", "page:8@time/2", "page:8/2+3", "facts:5/2", "company:10x", "company:10x0", "company:10x65",
-                                       "company:10@time", "cwe:5+source", "page:000000000000000000000000000016", "turns:99999999999999999999" };
+                                       "company:10@time", "cwe:5+source", "cwe:00", "page:000000000000000000000000000016", "turns:99999999999999999999" };
     is_policy p;
 
     (void)state;
@@ -294,6 +294,9 @@ static void policies_parse_or_say_what_is_known(void **state)
     }
     assert_int_equal(is_policy_parse("turns:5+source", &p), INFERSCALE_OK);
     assert_true(p.kind == IS_POLICY_TURNS && p.w == 5 && p.with_source);
+    assert_int_equal(is_policy_parse("cwe:0", &p), INFERSCALE_OK); /* the paper's w = 0 */
+    assert_true(p.kind == IS_POLICY_ALONE && p.w == 0);
+    assert_string_equal(p.name, "alone");
     assert_int_equal(is_policy_parse("page:16@random", &p), INFERSCALE_OK); /* one policy, one name */
     assert_true(p.kind == IS_POLICY_PAGE && p.order == IS_PAGE_RANDOM && p.w == 16 && p.overlap == 5);
     assert_string_equal(p.name, "page:16");

@@ -87,7 +87,8 @@ const cli_verb cli_verb_encode = {
     "  near:N     behind the header and the N nearest facts\n"
     "  company:N  the mean of a fact's rows over passes with the N facts that its\n"
     "             text finds (company:NxPASSES)\n"
-    "  alone      without the header: nothing; cwe:W: W turns of the conversation\n"
+    "  alone      without the header: nothing; cwe:W: the W turns before its source\n"
+    "             turn (Context-Window Encoding as published; cwe:0 is alone)\n"
     "\nExamples:\n  inferscale encode --user anna\n  inferscale encode --user anna --stage refine\n"
     "  inferscale encode --user anna --policy near:3\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_encode,

@@ -96,6 +96,7 @@ is_status is_policy_parse(const char *text, is_policy *out)
 
         if (strlen(known[i].name) != n_name || strncmp(text, known[i].name, n_name) != 0 || known[i].has_w != (colon != NULL)) continue;
         out->kind = known[i].kind;
+        if (out->kind == IS_POLICY_CWE && strcmp(s, "0") == 0) return is_policy_parse("alone", out);
         if (colon) out->w = number(&s, W_MAX);
         if ((colon && out->w == 0) || !tail(s, out) || strlen(text) >= sizeof out->name) break;
         name_it(text, out);

@@ -1,6 +1,6 @@
 /* policy.h - what a fact sees when its KV is computed.
  *
- *   alone        nothing, no header (the paper's w = 0)
+ *   alone        nothing, no header (the paper's w = 0; cwe:0 is this policy, and is named alone)
  *   cwe:W        the W turns before the fact's source turn, no header: Context-Window Encoding as published (arXiv 2607.27090)
  *   header       the profile's header: what the plan's first fact sees when it is served, so exact there
  *   turns:W      header + the W turns before the fact's source turn; turns:W+source: and the source turn itself. A fact without

@@ -31,11 +31,44 @@ is_status accuracy_kinds(accuracy_work *w)
 
 /* ---- The memory ------------------------------------------------------------------------------ */
 
+static bool sees_turns(const accuracy_work *w)
+{
+    for (size_t i = 0; i < w->n_kinds; i++)
+        if (w->kinds[i].kind == IS_POLICY_CWE || w->kinds[i].kind == IS_POLICY_TURNS) return true;
+    return false;
+}
+
+/* An invented memory has no conversation. For policies whose context is turns (cwe:W, turns:W) each
+ * fact is also remembered as a turn with the same words and date, spoken by "user", and cites it:
+ * the W turns before its source turn are then the W facts before it. Questions search facts alone. */
+static is_status add_turns(accuracy_work *w, inferscale_fact *facts)
+{
+    const quiz_store *s = w->store;
+    inferscale_turn *turns = is_calloc(s->n_facts + 1, sizeof *turns);
+    int64_t *ids = is_calloc(s->n_facts + 1, sizeof *ids);
+    is_status st = INFERSCALE_OK;
+
+    if (turns == NULL || ids == NULL)
+        st = is_fail(INFERSCALE_E_NOMEM, "out of memory while remembering %zu facts", s->n_facts);
+    for (size_t i = 0; st == INFERSCALE_OK && i < s->n_facts; i++)
+        turns[i] = (inferscale_turn){ .conversation = s->id,
+                                      .speaker = "user",
+                                      .text = s->facts[i].text,
+                                      .time = s->facts[i].time };
+    if (st == INFERSCALE_OK)
+        st = is_bank_add_turns(w->l->is->bank, &w->l->partition, &w->l->scope, turns, s->n_facts,
+                               ids);
+    for (size_t i = 0; st == INFERSCALE_OK && i < s->n_facts; i++) facts[i].source_turn = ids[i];
+    is_free(ids);
+    is_free(turns);
+    return st;
+}
+
 static is_status remember(accuracy_work *w)
 {
     const quiz_store *s = w->store;
     inferscale_fact *facts;
-    is_status st;
+    is_status st = INFERSCALE_OK;
 
     if (s->talk) return lab_remember_locomo(w->l, s->talk, w->fact_ids);
     facts = is_calloc(s->n_facts + 1, sizeof *facts);
@@ -43,7 +76,8 @@ static is_status remember(accuracy_work *w)
         return is_fail(INFERSCALE_E_NOMEM, "out of memory while remembering %zu facts", s->n_facts);
     for (size_t i = 0; i < s->n_facts; i++)
         facts[i] = (inferscale_fact){ .text = s->facts[i].text, .event_time = s->facts[i].time };
-    st = lab_remember(w->l, facts, s->n_facts, w->fact_ids);
+    if (sees_turns(w)) st = add_turns(w, facts);
+    if (st == INFERSCALE_OK) st = lab_remember(w->l, facts, s->n_facts, w->fact_ids);
     is_free(facts);
     return st;
 }
