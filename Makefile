@@ -74,7 +74,7 @@ TESTS      := $(patsubst tests/%.c,$(OUT)/tests/%,$(TEST_SRC)) $(patsubst tests/
 FUZZ_SRC   := $(wildcard fuzz/fuzz_*.c)
 FUZZERS    := $(patsubst fuzz/%.c,$(OUT)/fuzz/%,$(FUZZ_SRC))
 
-.PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test test-turns install uninstall fuzz check-static \
+.PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test test-turns install uninstall fuzz report check-static \
         test-build test-run test-tsan test-vllm soak models
 .DEFAULT_GOAL := all
 all: lib plugins bin tools
@@ -206,6 +206,7 @@ help:
 	@echo 'make setup             Debian packages, libllama and models; a second run takes a second'
 	@echo 'make models            larger models for the evaluation (1.9 GB to fetch); ARGS="NAME" for one'
 	@echo 'make install           to PREFIX=$(PREFIX), under DESTDIR= if given; make uninstall removes it'
+	@echo 'make report            docs/results/index.html and its plots, from the results there'
 	@echo 'make fuzz              libFuzzer (clang) on each parser, FUZZ_SECONDS=60 each'
 	@echo 'make check-static      shellcheck, cppcheck and clang-tidy, those that are there'
 	@echo 'make test-tsan         the tests under ThreadSanitizer'
@@ -221,6 +222,12 @@ setup:
 models: setup
 	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=release tools
 	@scripts/setup-models.sh $(ARGS)
+
+# The page of the results that are kept, and its plots. Those that no plot is made of stay out.
+REPORT_OUT := $(addprefix docs/results/,compose.json scale.json encode-% remember-%)
+REPORT_OF  := $(filter-out $(REPORT_OUT),$(sort $(wildcard docs/results/*.json docs/results/*.jsonl)))
+report: $(BIN)
+	@$(BIN) eval report $(REPORT_OF) --out docs/results
 
 # deps.mk is read when make starts, so what needs it is made by a make of its own after set-up.
 demo: setup

@@ -42,7 +42,8 @@ static json_t *row_json(const compare_row *r)
 /* What each run was of. */
 static json_t *run_json(const json_t *report)
 {
-    static const char *const keys[] = { "model", "engine", "weights", "machine", "commit", "date" };
+    static const char *const keys[] = { "model",  "engine", "weights", "codec",
+                                        "machine", "commit", "date",    "kv_bytes_per_token" };
     json_t *j = json_object();
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_set(j, keys[i], json_object_get(report, keys[i]));

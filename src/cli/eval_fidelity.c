@@ -250,8 +250,8 @@ static json_t *row_json(const fidelity_row *r, const fidelity_options *o, const 
     return j;
 }
 
-static int print_json(const inferscale_model_info *info, const fidelity_options *o, const fidelity *f, const fidelity_row *rows,
-                      size_t n_rows, const char *method)
+static int print_json(const lab *l, const inferscale_model_info *info, const fidelity_options *o,
+                      const fidelity *f, const fidelity_row *rows, size_t n_rows, const char *method)
 {
     json_t *report = cli_report(info, o->seed), *list = json_object_get(report, "rows"), *ids = json_array();
 
@@ -271,6 +271,8 @@ static int print_json(const inferscale_model_info *info, const fidelity_options 
     json_object_set_new(report, "complete", json_boolean(!f->cancelled));
     json_object_set_new(report, "questions", questions_json(o, f));
     json_object_set_new(report, "engine", cli_json_text(info->engine));
+    json_object_set_new(report, "codec", json_string(is_codec_name(l->is->profile->codec)));
+    json_object_set_new(report, "kv_bytes_per_token", json_integer(info->kv_bytes_per_token));
     json_object_set_new(report, "flash_attention", json_boolean(info->flash_attention));
     for (size_t i = 0; i < n_rows; i++) json_array_append_new(list, row_json(&rows[i], o, f));
     return cli_print_json(report);
@@ -319,7 +321,7 @@ static int report(const cli_args *a, lab *l, const fidelity_options *o, const fi
 
     if (st == INFERSCALE_OK) st = fidelity_rows(f, o->seed, rows, &n);
     if (st != INFERSCALE_OK) return cli_fail_as(a, st);
-    if (cli_flag(a, "--json")) return print_json(&info, o, f, rows, n, cli_str(a, "--method", "lexical"));
+    if (cli_flag(a, "--json")) return print_json(l, &info, o, f, rows, n, cli_str(a, "--method", "lexical"));
     print_table(&info, o, f, rows, n);
     return 0;
 }
