@@ -160,7 +160,7 @@ static double put_wrapped(is_buf *out, double y, const char *s)
 
         if (n > MOST) {
             n = MOST;
-            while (n > 0 && s[n] != ' ') n--;
+            while (n > 0 && (s[n] != ' ' || s[n + 1] == '=' || s[n - 1] == '=')) n--;
             if (n == 0) n = strlen(s);
         }
         snprintf(line, sizeof line, "%.*s", (int)n, s);

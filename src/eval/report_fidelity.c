@@ -78,7 +78,7 @@ static void make_command(report_head *h, const json_t *file)
 {
     const json_t *rows = json_object_get(file, "rows");
     const char *talk = json_string_value(json_array_get(json_object_get(file, "conversations"), 0));
-    char list[200] = "";
+    char list[200] = "", model[CHART_TEXT];
 
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
@@ -88,10 +88,11 @@ static void make_command(report_head *h, const json_t *file)
         if (policy[0] == 0 || is_client(row) || report_number(row, "repair") > 0) continue;
         report_print(list + n, sizeof list - n, "%s%s", n ? "," : "", policy);
     }
+    report_model_option(h, model);
     report_print(h->command, sizeof h->command,
-                 "inferscale eval fidelity --data FILE --conversation %s --k %.0f --n %.0f "
+                 "inferscale eval fidelity %s--data FILE --conversation %s --k %.0f --n %.0f "
                  "--orders %.0f --seed %s --policy %s --json",
-                 talk ? talk : "ID", report_number(json_array_get(rows, 0), "k"),
+                 model, talk ? talk : "ID", report_number(json_array_get(rows, 0), "k"),
                  report_number(json_array_get(rows, 0), "n"), report_number(file, "orders"),
                  h->seed, list);
 }

@@ -230,7 +230,8 @@ void report_page(const report *r, is_buf *out)
     is_buf_str(out, "</style></head><body>\n<h1>InferScale: results</h1>\n<p>Made by "
                     "<code>inferscale eval report</code> from the files named below each plot. "
                     "Numbers of different machines, models or dates stand in different plots and "
-                    "do not compare.</p>\n<nav><ul>\n");
+                    "do not compare. A command has the settings that its file holds; a run may "
+                    "have had more.</p>\n<nav><ul>\n");
     for (int s = 0; s < REPORT_SECTIONS; s++)
         is_buf_fmt(out, "<li><a href=\"#section-%s\">%s</a> (%zu)</li>\n", report_abouts[s].id,
                    report_abouts[s].title, count(r, s));

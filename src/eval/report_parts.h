@@ -78,6 +78,8 @@ void report_print(char *out, size_t cap, const char *fmt, ...)
 void report_head_read(report_head *h, const json_t *o);
 /* "Qwen2.5 0.5B, Q4_0": one name for runs of one model. */
 void report_model(const report_head *h, char out[CHART_TEXT]);
+/* "--model NAME " where the file names the model's file, else "". */
+void report_model_option(const report_head *h, char out[CHART_TEXT]);
 /* "MODEL, WEIGHTS; MACHINE" */
 void report_subtitle(const report_head *h, char out[CHART_TEXT]);
 

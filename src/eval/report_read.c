@@ -77,6 +77,15 @@ void report_model(const report_head *h, char out[CHART_TEXT])
         report_print(out, CHART_TEXT, "model not said%s%s", h->weights[0] ? ", " : "", h->weights);
 }
 
+void report_model_option(const report_head *h, char out[CHART_TEXT])
+{
+    const char *file = strstr(h->model, " (");
+    const size_t n = file ? strcspn(file + 2, ") ") : 0;
+
+    out[0] = 0;
+    if (n) report_print(out, CHART_TEXT, "--model %.*s ", (int)n, file + 2);
+}
+
 void report_subtitle(const report_head *h, char out[CHART_TEXT])
 {
     char model[CHART_TEXT];

@@ -75,14 +75,15 @@ is_status report_ttft(report *r, size_t head, const json_t *file)
     report_head *h = &r->heads[head];
     const json_t *rows = json_object_get(file, "rows");
     const bool remote = json_object_get(json_array_get(rows, 0), "arms") != NULL;
-    char ks[120];
+    char ks[120], model[CHART_TEXT];
     report_plot *p;
     chart *c;
 
     list_of(rows, "k", ks, sizeof ks);
+    report_model_option(h, model);
     report_print(h->command, sizeof h->command,
                  "inferscale bench ttft %s--k %s --runs %.0f%s --json",
-                 remote ? "--engine vllm --upstream URL --home DIR " : "", ks,
+                 remote ? "--engine vllm --upstream URL --home DIR " : model, ks,
                  report_number(file, "runs"), remote ? "" : " --threads 1");
     IS_TRY(report_plot_new(r, REPORT_TTFT, head, &p));
     c = &p->chart;
