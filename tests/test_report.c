@@ -265,8 +265,8 @@ static void servers_and_searches(void **state)
         "{\"users\":8,\"mode\":\"kv\",\"rate\":null,\"request_throughput\":1.5,\"completed\":40,"
         "\"median_ttft_ms\":250,\"windows\":[{\"request_throughput\":1.25},{\"request_throughput\":"
         "1.75}]},"
-        "{\"users\":8,\"mode\":\"text\",\"rate\":null,\"request_throughput\":0.25,\"completed\":20}"
-        ","
+        "{\"users\":8,\"mode\":\"text\",\"rate\":null,\"request_throughput\":0.25},"
+        "{\"users\":100,\"mode\":\"text\",\"rate\":null,\"request_throughput\":0.5},"
         "{\"users\":8,\"mode\":\"kv\",\"rate\":2.0,\"request_throughput\":9,\"completed\":40}]}");
     put("recall.json", "{\"model\":\"mini\",\"conversations\":5,\"rows\":["
                        "{\"store\":\"turns\",\"method\":\"fused\",\"categories\":\"1-4\",\"k\":10,"
@@ -283,10 +283,13 @@ static void servers_and_searches(void **state)
     near(value_at(&y, d[0].y), 1.5);
     near(value_at(&y, d[0].y + d[0].lo), 1.25);
     near(value_at(&y, d[0].y + d[0].hi), 1.75);
-    svg = plot("recall");
-    y = axis_of(svg, 'y', false);
-    assert_int_equal(points_of(svg, 0, false, d, 8), 1);
-    near(value_at(&y, d[0].y), 75);
+    assert_int_equal(points_of(svg, 1, false, d, 8), 2);
+    near(value_at(&x, d[1].x), 100);
+    svg = plot("recall"); /* a single k: no line, a row */
+    expect_in(svg, ">10 results</text>");
+    x = axis_of(svg, 'x', false);
+    assert_int_equal(points_of(svg, 0, true, d, 8), 1);
+    near(value_at(&x, d[0].x), 75);
 }
 
 /* ---- Files that are not as they should be ---------------------------------------------------- */

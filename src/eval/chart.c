@@ -97,11 +97,40 @@ static void drop_rows(chart *c)
     c->n_rows = to;
 }
 
+static bool has_one_x(const chart *c)
+{
+    double x = NAN;
+
+    for (size_t i = 0; i < c->n_series; i++)
+        for (size_t k = 0; k < c->series[i].n; k++) {
+            if (!isnan(x) && c->series[i].points[k].x != x) return false;
+            x = c->series[i].points[k].x;
+        }
+    return !isnan(x);
+}
+
+/* A line needs two. */
+static void make_dots(chart *c)
+{
+    char x[32], row[64];
+    double at = 0;
+
+    for (size_t i = 0; i < c->n_series; i++)
+        if (c->series[i].n) at = c->series[i].points[0].x;
+    chart_number(x, at);
+    snprintf(row, sizeof row, "%s %s", x, c->unit);
+    if (chart_row_of(c, row) < 0) return;
+    c->kind = CHART_DOTS;
+    for (size_t i = 0; i < c->n_series; i++)
+        for (size_t k = 0; k < c->series[i].n; k++) c->series[i].points[k].x = 0;
+}
+
 void chart_end(chart *c)
 {
     bool taken[CHART_STYLES] = { false };
     unsigned next = 0;
 
+    if (c->kind == CHART_LINES && has_one_x(c)) make_dots(c);
     if (c->kind == CHART_DOTS) drop_rows(c);
     for (size_t i = 0; i < c->n_series; i++) {
         const int known = chart_style_known(c->series[i].name);

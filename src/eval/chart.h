@@ -38,6 +38,7 @@ typedef struct chart {
     char id[96]; /* file name without ".svg" */
     char title[CHART_TEXT], subtitle[CHART_TEXT];
     chart_axis x, value;
+    char unit[16]; /* lines: of x, where there is only one: "users" */
     double mark; /* a line across all at this value, named mark_name; NaN: none */
     char mark_name[64];
     char interval[CHART_TEXT]; /* what lo and hi are; "": there are none */
@@ -57,7 +58,7 @@ int chart_row_of(chart *c, const char *name);
  * counted. */
 is_status chart_add(chart *c, const char *series, chart_point p);
 /* Once, after the last point: puts points in order, gives series their styles, and drops rows
- * without a point. */
+ * without a point. Lines over a single x become dots in a row ("8 users"). */
 void chart_end(chart *c);
 bool chart_is_empty(const chart *c);
 void chart_free(chart *c); /* what it holds, not the chart itself */

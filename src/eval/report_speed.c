@@ -93,6 +93,7 @@ is_status report_ttft(report *r, size_t head, const json_t *file)
     report_copy(c->title, sizeof c->title, "Time to first token by number of facts");
     report_subtitle(h, c->subtitle);
     report_copy(c->x.title, sizeof c->x.title, "facts in the prompt, k");
+    report_copy(c->unit, sizeof c->unit, "facts");
     report_copy(c->value.title, sizeof c->value.title, "time to first token, ms (logarithmic)");
     report_copy(c->interval, sizeof c->interval, "quartiles over rounds");
     report_copy(c->more[0], sizeof c->more[0], "fact tokens");
@@ -162,6 +163,7 @@ is_status report_serve(report *r, size_t head, const json_t *file)
     report_print(c->subtitle, sizeof c->subtitle, "%s; k = %.0f, %.0f tokens out", subtitle,
                  report_number(file, "k"), report_number(file, "max_tokens"));
     report_copy(c->x.title, sizeof c->x.title, "users who ask without a pause");
+    report_copy(c->unit, sizeof c->unit, "users");
     report_copy(c->value.title, sizeof c->value.title, "answers a second");
     report_copy(c->interval, sizeof c->interval, "the lowest and the highest window");
     report_copy(c->more[0], sizeof c->more[0], "median first token, ms");
@@ -189,6 +191,7 @@ is_status report_recall(report *r, size_t head, const json_t *file)
     report_print(c->subtitle, sizeof c->subtitle, "%s; %.0f conversations, categories 1 to 4",
                  h->model[0] ? h->model : "words alone", report_number(file, "conversations"));
     report_copy(c->x.title, sizeof c->x.title, "results that count, k");
+    report_copy(c->unit, sizeof c->unit, "results");
     report_copy(c->value.title, sizeof c->value.title, "mean recall of evidence turns, %");
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
