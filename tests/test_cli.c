@@ -391,6 +391,9 @@ static void demo_runs(void **state)
         assert_true(json_real_value(json_object_get(kv, "ttft_ms")) > 0);
         assert_true(json_equal(json_object_get(kv, "facts"), json_object_get(text, "facts")));
     }
+    assert_true(json_is_boolean(json_object_get(last.json, "kv_flash_attention")));
+    assert_true(json_is_boolean(json_object_get(last.json, "text_flash_attention")));
+    expect_in(last.out, "Both ran"); /* the mock has no other setting */
     /* The fact that answers is among those used: the first one in the table. */
     expect_in(last.out, "facts used   Nora left a spare key");
     expect_in(last.out, "facts used   Jonas invited Nora to his birthday");

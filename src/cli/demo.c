@@ -21,6 +21,7 @@
 typedef struct demo {
     const cli_args *a;
     inferscale *is;
+    demo_text text;            /* whom text is asked from */
     inferscale_scope scope;
     inferscale_model_info model;
     char *questions[DEMO_QUESTIONS_MAX];
@@ -120,7 +121,7 @@ static inferscale_status ask(demo *d, const char *question, int mode, int64_t k,
     o.k = (uint32_t)k;
     o.max_tokens = (uint32_t)max_tokens;
     o.cancel = cli_interrupt();
-    return inferscale_ask(d->is, &d->scope, question, &o, out);
+    return inferscale_ask(mode == INFERSCALE_MODE_TEXT ? d->text.is : d->is, &d->scope, question, &o, out);
 }
 
 /* Loads models, the cached header and the segments' pages, so that neither arm pays for being first. */
@@ -204,16 +205,28 @@ static inferscale_status costs(demo *d)
     return st;
 }
 
+/* Which flash attention the columns ran with. */
+static const char *settings_of(const demo *d)
+{
+    const demo_text *t = &d->text;
+
+    if (!t->tried) return "Both ran with the same settings.";
+    if (t->fa == t->kv_fa) return t->fa ? "Both ran with flash attention, which is faster for each of them."
+                                        : "Both ran without flash attention, which is faster for each of them.";
+    return t->fa ? "Each ran with what is faster for it: text with flash attention, injected memory without."
+                 : "Each ran with what is faster for it: injected memory with flash attention, text without.";
+}
+
 static void print_method(const demo *d)
 {
-    char line[800], shown[192];
+    char line[1000], shown[192];
     snprintf(line, sizeof line,
              "Both columns see the same tokens in the same order; only who computed the facts' keys and values differs. TTFT "
              "is from the question "
              "to the first token, embedding it and searching included. The header is cached in both, the facts' keys and "
              "values are in memory, and "
-             "an untimed run came first. %s, %s weights, %u thread%s.",
-             cli_model_shown(&d->model, shown), d->model.weights, d->model.n_threads, d->model.n_threads == 1 ? "" : "s");
+             "an untimed run came first. %s %s, %s weights, %u thread%s.",
+             settings_of(d), cli_model_shown(&d->model, shown), d->model.weights, d->model.n_threads, d->model.n_threads == 1 ? "" : "s");
     fputs(cli_on(CLI_DIM), stdout);
     cli_put_wrapped(stdout, line, cli_columns() ? cli_columns() : 80, 0);
     fputs(cli_off(), stdout);
@@ -231,11 +244,14 @@ static int print_json(const demo *d)
                                             (json_int_t)d->ks[i].facts, "fact_tokens", (json_int_t)d->ks[i].fact_tokens,
                                             "kv_ms", d->ks[i].kv_ms, "text_ms", d->ks[i].text_ms, "ratio",
                                             d->ks[i].kv_ms > 0 ? d->ks[i].text_ms / d->ks[i].kv_ms : 0.0));
-    return cli_print_json(json_pack("{s:o,s:o,s:o,s:o}", "model", cli_json_text(d->model.name), "weights",
-                                    cli_json_text(d->model.weights), "questions", qs, "k", ks));
+    return cli_print_json(json_pack("{s:o,s:o,s:b,s:b,s:o,s:o}", "model", cli_json_text(d->model.name),
+                                    "weights", cli_json_text(d->model.weights),
+                                    "kv_flash_attention", d->text.kv_fa, "text_flash_attention",
+                                    d->text.fa, "questions", qs, "k", ks));
 }
 
-static int show(demo *d, const char *data)
+/* o, home: of the store. */
+static int show(demo *d, const char *data, const inferscale_options *o, const char *home)
 {
     inferscale_status st = inferscale_model(d->is, &d->model);
     int rc;
@@ -245,7 +261,9 @@ static int show(demo *d, const char *data)
     fflush(stdout);
     rc = remember(d, data);
     if (rc != CLI_OK) return rc;
-    st = questions(d);
+    d->text = (demo_text){ .scope = &d->scope, .question = d->questions[0], .k = d->k };
+    st = demo_text_open(d->is, o, home, &d->text);
+    if (st == INFERSCALE_OK) st = questions(d);
     if (st == INFERSCALE_OK) st = costs(d);
     if (st != INFERSCALE_OK) return cli_fail_as(d->a, st);
     if (d->talk) print_method(d);
@@ -268,7 +286,8 @@ static int with_store(demo *d, const char *data)
     st = cli_tempstore_open(&o, &store);
     if (st != INFERSCALE_OK) return cli_fail_as(d->a, st);
     d->is = store.is;
-    rc = show(d, data);
+    rc = show(d, data, &o, store.home);
+    demo_text_close(&d->text);
     for (size_t i = 0; i < d->n_questions; i++) {
         inferscale_answer_free(d->pairs[i].kv);
         inferscale_answer_free(d->pairs[i].text);

@@ -13,6 +13,22 @@ enum { DEMO_QUESTIONS_MAX = 16, DEMO_K_MAX = 8 };
 typedef struct demo_pair { inferscale_answer *kv, *text; } demo_pair;
 typedef struct demo_k { int64_t k; uint32_t facts, fact_tokens; double kv_ms, text_ms; } demo_k;
 
+/* Whom text is asked from. scope, question and k: of the trial, borrowed. */
+typedef struct demo_text {
+    const inferscale_scope *scope;
+    const char *question;
+    int64_t k;
+    inferscale *is, *own; /* own: the second handle, NULL = there is none; is: own or the first */
+    bool kv_fa, fa;       /* flash attention of the first handle and of text's */
+    bool tried;           /* text was tried with both, and fa is the faster */
+} demo_text;
+/* Tries text on the first handle and on one with the other flash attention, on the same store in
+ * folder home; text is then asked from the faster. Only the first where the setting was given, or
+ * the engine computes elsewhere. demo_text_close, also after a failure. */
+inferscale_status demo_text_open(inferscale *is, const inferscale_options *store, const char *home,
+                                 demo_text *t);
+void demo_text_close(demo_text *t);
+
 /* Both executions of one question, side by side. */
 void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t number, const char *question, const demo_pair *p);
 /* What is paid at each k, with bars. */

@@ -122,6 +122,10 @@ def main(browser):
         answer.locator("button", has_text="Compare").click()
         answer.locator(".race").wait_for()
         assert "injected" in answer.locator(".race").inner_text() and "as text" in answer.locator(".race").inner_text()
+        # What text ran with stands beside its time, as the server has it.
+        fast = api("GET", "/inferscale/info")["model"]["flash_attention"]
+        said = answer.locator(".compared .numbers").first.inner_text()
+        assert ("Both ran with flash attention." if fast else "Text ran without flash attention") in said, said
         shot(page, "chat")
         no_faults(page)
         page.context.close()

@@ -187,6 +187,16 @@ function race(kv, text) {
   return box;
 }
 
+/* What text ran with: the engine has one setting, the best for injected memory, which may not be the
+ * best for text. */
+async function textSetting() {
+  const info = await callJson("GET", "/inferscale/info").catch(() => null);
+  if (!info || !info.model || !String(info.model.engine).startsWith("libllama")) return "";
+  return info.model.flash_attention ? "Both ran with flash attention. "
+    : "Text ran without flash attention, which is best for injected memory here; with it text may " +
+      "be sooner (inferscale bench ttft measures both). ";
+}
+
 async function compare(button, holder, question, first) {
   const other = first.mode === "text" ? "kv" : "text";
   button.disabled = true;
@@ -196,10 +206,10 @@ async function compare(button, holder, question, first) {
     const body = el("div", { class: "bubble", dir: "auto" });
     const answer = await ask(question, other, (t) => { if (!body.isConnected) holder.append(body); body.textContent = t; });
     const times = { [first.mode]: ttftOf(first.answer), [other]: ttftOf(answer) };
-    const same = answer.text === first.answer.text;
+    const same = answer.text === first.answer.text, setting = await textSetting();
     holder.replaceChildren(race(times.kv, times.text),
       el("p", { class: "numbers" }, "To the first token: " + ms(times.kv) + " injected, " + ms(times.text) + " as text" +
-        (times.kv > 0 ? " (" + (times.text / times.kv).toFixed(1) + " times as long)." : ".") + " " +
+        (times.kv > 0 ? " (" + (times.text / times.kv).toFixed(1) + " times as long)." : ".") + " " + setting +
         (same ? "Both answers are the same, word for word." : "The other answer:")));
     if (!same) holder.append(body);
     if (answer.memory && answer.memory.fallback) holder.append(el("p", { class: "numbers warn" }, "Not as asked: " + answer.memory.fallback));
