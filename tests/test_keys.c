@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "serve/keys.h"
 #include "serve/scope.h"
@@ -205,6 +206,38 @@ static void keys_are_read_again_while_they_are_used(void **state)
     assert_true(atomic_load(&asked) > 100);
     is_log_set(NULL, NULL);
     is_keys_close(shared);
+}
+
+static atomic_int hold_reads, reads_held;
+
+static is_status held_open(const is_fs *fs, const char *path, int mode, is_file **out)
+{
+    (void)fs;
+    if (atomic_load(&hold_reads)) atomic_store(&reads_held, 1);
+    while (atomic_load(&hold_reads)) usleep(1000);
+    return is_fs_posix()->open(is_fs_posix(), path, mode, out);
+}
+
+/* A keys file on a disk that does not answer: the keys that are known are answered meanwhile. */
+static void no_key_waits_for_the_file(void **state)
+{
+    is_fs slow = *is_fs_posix();
+    is_keys *k = NULL;
+    is_key may;
+
+    (void)state;
+    slow.open = held_open;
+    is_fs_set_default(&slow);
+    OK(is_keys_open(put(K1 " user=anna\n"), &k));
+    atomic_store(&hold_reads, 1);
+    put(K1 " user=anna\n" K2 " user=ben\n");
+    while (!atomic_load(&reads_held)) usleep(1000);
+    for (int i = 0; i < 100; i++)
+        assert_true(is_keys_find(k, K1, &may) && !is_keys_find(k, K2, &may));
+    atomic_store(&hold_reads, 0);
+    while (!is_keys_find(k, K2, &may)) usleep(1000);
+    is_keys_close(k);
+    is_fs_set_default(NULL);
 }
 
 static void put_in_place(const char *text, size_t n)
@@ -443,6 +476,7 @@ int main(void)
         cmocka_unit_test(only_its_owner_may_read_a_keys_file),
         cmocka_unit_test(keys_say_what_they_may_do),
         cmocka_unit_test(keys_are_read_again_while_they_are_used),
+        cmocka_unit_test(no_key_waits_for_the_file),
         cmocka_unit_test(a_file_that_is_being_written_opens_nothing),
         cmocka_unit_test(a_key_opens_what_it_may_and_no_more),
         cmocka_unit_test(a_bound_key_names_no_other_partition),

@@ -41,12 +41,15 @@ typedef struct stamp {
 } stamp;
 
 struct is_keys {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;      /* of now and stop; never over a file */
+    pthread_cond_t stopped;
     char *path;
     uint8_t secret[IS_KEY_BYTES];
     table now;
+    bool stop, has_thread;
+    pthread_t thread;          /* looks whether the file changed; what follows is its own */
     stamp seen, coming;        /* coming: changed of late, and perhaps not written to its end */
-    double looked_ms, coming_ms;
+    double coming_ms;
 };
 
 static void table_free(table *t)
@@ -239,7 +242,7 @@ static is_status read_keys(const is_keys *k, table *t)
 {
     uint8_t *text = NULL;
     size_t n = 0;
-    IS_TRY(is_file_read_all(is_fs_posix(), k->path, FILE_MAX, &text, &n));
+    IS_TRY(is_file_read_all(is_fs_default(), k->path, FILE_MAX, &text, &n));
     is_status st = n ? parse(k, (char *)text, n, t) : is_fail(INFERSCALE_E_PARSE, "the keys file %s is empty", k->path);
     is_wipe(text, n);
     is_free(text);
@@ -247,9 +250,79 @@ static is_status read_keys(const is_keys *k, table *t)
     return st;
 }
 
+/* Written to its end? Half a line may open more than the whole: "KEY user=anna" begins with "KEY",
+ * which opens every owner. So a file counts when nothing has changed it for a while: by its own
+ * time, or, where clocks differ, by ours since it was first seen so. */
+static bool settled(is_keys *k, const stamp *s, double now)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    double age = (double)(t.tv_sec - s->ctime_s) * 1000 + (double)(t.tv_nsec - s->ctime_ns) / 1e6;
+    if (!same_stamp(s, &k->coming)) k->coming_ms = now;
+    k->coming = *s;
+    return age >= SETTLE_MS || now - k->coming_ms >= SETTLE_MS;
+}
+
+static void take_over(is_keys *k, table *fresh)
+{
+    table old;
+    pthread_mutex_lock(&k->lock);
+    old = k->now;
+    k->now = *fresh;
+    pthread_mutex_unlock(&k->lock);
+    table_free(&old);
+}
+
+/* What does not parse leaves the old keys in force, and is said once. Returns when to look again.
+ */
+static int look_again(is_keys *k)
+{
+    table fresh = { 0 };
+    stamp s = { 0 }, after;
+    is_status st = look(k->path, &s);
+    if (st == INFERSCALE_OK && same_stamp(&s, &k->seen)) return LOOK_MS;
+    if (st != INFERSCALE_OK && k->seen.inode == 0) return LOOK_MS; /* said already */
+    if (st == INFERSCALE_OK && !settled(k, &s, is_now_ms())) return SETTLE_MS;
+    if (st == INFERSCALE_OK) st = read_keys(k, &fresh);
+    if (st == INFERSCALE_OK &&
+        (look(k->path, &after) != INFERSCALE_OK || !same_stamp(&s, &after))) {
+        table_free(&fresh); /* somebody writes: at the next look */
+        return LOOK_MS;
+    }
+    k->seen = s;
+    if (st != INFERSCALE_OK) {
+        is_log(IS_LOG_ERROR, "the keys are still the old ones: %s", is_error());
+        return LOOK_MS;
+    }
+    is_log(IS_LOG_INFO, "the keys file was read again: %zu keys", fresh.n);
+    take_over(k, &fresh);
+    return LOOK_MS;
+}
+
+static void *look_now_and_then(void *ctx)
+{
+    is_keys *k = ctx;
+    struct timespec until;
+    int ms = LOOK_MS;
+    pthread_mutex_lock(&k->lock);
+    while (!k->stop) {
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += ms * 1000000L;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_cond_timedwait(&k->stopped, &k->lock, &until) != ETIMEDOUT) continue;
+        pthread_mutex_unlock(&k->lock);
+        ms = look_again(k);
+        pthread_mutex_lock(&k->lock);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
 is_status is_keys_open(const char *path, is_keys **out)
 {
     is_keys *k = is_calloc(1, sizeof *k);
+    pthread_condattr_t attr;
     is_status st = INFERSCALE_OK;
     *out = NULL;
     if (!k || !(k->path = is_strdup(path))) {
@@ -257,13 +330,21 @@ is_status is_keys_open(const char *path, is_keys **out)
         return is_fail(INFERSCALE_E_NOMEM, "out of memory for the keys; close other programs and try again");
     }
     pthread_mutex_init(&k->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&k->stopped, &attr);
+    pthread_condattr_destroy(&attr);
     is_random(k->secret, sizeof k->secret);
     IS_TRY_GOTO(st, done, look(path, &k->seen));
     IS_TRY_GOTO(st, done, read_keys(k, &k->now));
     if (k->now.n == 0)
         st = is_fail(INFERSCALE_E_PARSE, "the keys file %s holds no key; write one a line, e.g. from `openssl rand -hex 24`",
                      path);
-    k->looked_ms = is_now_ms();
+    if (st == INFERSCALE_OK)
+        k->has_thread = pthread_create(&k->thread, NULL, look_now_and_then, k) == 0;
+    if (st == INFERSCALE_OK && !k->has_thread)
+        st = is_fail(INFERSCALE_E_NOMEM,
+                     "no thread to look after the keys file; raise the limit of processes");
 done:
     if (st == INFERSCALE_OK)
         *out = k;
@@ -275,52 +356,16 @@ done:
 void is_keys_close(is_keys *k)
 {
     if (!k) return;
+    pthread_mutex_lock(&k->lock);
+    k->stop = true;
+    pthread_cond_signal(&k->stopped);
+    pthread_mutex_unlock(&k->lock);
+    if (k->has_thread) pthread_join(k->thread, NULL);
     table_free(&k->now);
+    pthread_cond_destroy(&k->stopped);
     pthread_mutex_destroy(&k->lock);
     is_free(k->path);
     is_free(k);
-}
-
-/* Written to its end? Half a line may open more than the whole: "KEY user=anna" begins with "KEY", which opens every owner. So a file
- * counts when nothing has changed it for a while: by its own time, or, where clocks differ, by ours since it was first seen so. */
-static bool settled(is_keys *k, const stamp *s, double now)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    double age = (double)(t.tv_sec - s->ctime_s) * 1000 + (double)(t.tv_nsec - s->ctime_ns) / 1e6;
-    if (!same_stamp(s, &k->coming)) k->coming_ms = now;
-    k->coming = *s;
-    return age >= SETTLE_MS || now - k->coming_ms >= SETTLE_MS;
-}
-
-/* Under k->lock. What does not parse leaves the old keys in force, and is said once. */
-static void refresh(is_keys *k)
-{
-    table fresh = { 0 };
-    stamp s = { 0 }, after;
-    double now = is_now_ms();
-    if (now - k->looked_ms < LOOK_MS) return;
-    k->looked_ms = now;
-    is_status st = look(k->path, &s);
-    if (st == INFERSCALE_OK && same_stamp(&s, &k->seen)) return;
-    if (st != INFERSCALE_OK && k->seen.inode == 0) return; /* said already */
-    if (st == INFERSCALE_OK && !settled(k, &s, now)) {
-        k->looked_ms = now + SETTLE_MS - LOOK_MS; /* sooner than else */
-        return;
-    }
-    if (st == INFERSCALE_OK) st = read_keys(k, &fresh);
-    if (st == INFERSCALE_OK && (look(k->path, &after) != INFERSCALE_OK || !same_stamp(&s, &after))) {
-        table_free(&fresh); /* somebody writes: at the next look */
-        return;
-    }
-    k->seen = s;
-    if (st != INFERSCALE_OK) {
-        is_log(IS_LOG_ERROR, "the keys are still the old ones: %s", is_error());
-        return;
-    }
-    table_free(&k->now);
-    k->now = fresh;
-    is_log(IS_LOG_INFO, "the keys file was read again: %zu keys", fresh.n);
 }
 
 static unsigned differ(const uint8_t *a, const uint8_t *b)
@@ -338,7 +383,6 @@ bool is_keys_find(is_keys *k, const char *key, is_key *out)
     memset(out, 0, sizeof *out);
     if (n > KEY_MAX) return false;
     pthread_mutex_lock(&k->lock);
-    refresh(k);
     is_hash_once(k->secret, key, n, hash);
     for (size_t i = 0; i < k->now.n; i++) {
         unsigned same = ((differ(k->now.entries[i].hash, hash) - 1) >> 31) & 1; /* 1 if nothing differs, without a branch */

@@ -23,8 +23,9 @@ typedef struct is_key {
 
 inferscale_status is_keys_open(const char *path, is_keys **out); /* E_NOTFOUND, E_PARSE with the line, E_DENIED (others may read the file) */
 void is_keys_close(is_keys *k);
-/* *out = a copy of what the key may do; false = there is no such key. Looks whether the file changed, at most twice a second; a file
- * that is still being written, or no longer parses (logged), leaves the old keys in force. Thread safe. */
+/* *out = a copy of what the key may do; false = there is no such key. A thread of its own looks
+ * twice a second whether the file changed: one that is still being written, or no longer parses
+ * (logged), leaves the old keys in force. Waits for no file. Thread safe. */
 bool is_keys_find(is_keys *k, const char *key, is_key *out);
 /* Parses text as the file is parsed, and keeps nothing; the text is taken apart. */
 inferscale_status is_keys_check_text(char *text, size_t n, size_t *n_keys);
