@@ -504,7 +504,7 @@ static void pages_of_other_origins_cannot_use_a_server_without_keys(void **state
         { "127.0.0.1.evil.example", NULL, "GET", 403 },
         { "localhost.evil.example", NULL, "GET", 403 },
         { "evillocalhost", NULL, "GET", 403 },
-        { "", NULL, "GET", 403 },
+        { "", NULL, "GET", 400 },
         { "10.0.0.1", NULL, "GET", 403 },
         { "localhost", "http://localhost", "POST", 200 },
         { "localhost:1", "http://localhost:1", "POST", 200 },

@@ -161,6 +161,13 @@ static const raw_case with_nul[] = {
     { RAW("GET\0X /echo HTTP/1.1\r\n" LOCAL "\r\n"), 0 },
     { RAW("GET /echo HTTP/1.1\0\r\n" LOCAL "\r\n"), -1 },
     { RAW(POST "Content-Length: 2\0" "0\r\n\r\n{}"), 400 },
+    { RAW(POST "Content-Length: 2\0\r\n\r\n{}"), 400 },
+    { RAW(POST "Content-Length: 2\0\0\0\r\n\r\n{}"), 400 },
+    { RAW(POST "Content-Length: 2\0\r\nX: 1\r\n\r\n{}"), 400 },
+    { RAW(POST "Content-Length: 2 \0\r\n\r\n{}"), 400 },
+    { RAW(POST "Content-Length: \0" "2\r\n\r\n{}"), 400 },
+    { RAW(POST "Content-Length: 2\r\nX-Inferscale-User: anna\0\r\n\r\n{}"), 400 },
+    { RAW(POST "Transfer-Encoding: chunked\0\r\n\r\n2\r\n{}\r\n0\r\n\r\n"), 400 },
     { RAW(POST "Transfer-Encoding: chunked\0x\r\n\r\n0\r\n\r\n"), 400 },
 };
 
@@ -252,6 +259,78 @@ static void only_heads_are_read_as_heads(void **state)
     if (whole != 2 || !strstr(a.text, "x\\r\\nContent-Length: 5  \\r\\nTransfer-Encoding: gzip  \\r\\n")) fail_msg("%s", a.text);
 }
 
+/* ---- Host ------------------------------------------------------------------------------------ */
+
+/* 400: no NAME or NAME:PORT. 403: none of this server's names. */
+static const struct { const char *host; int status;
+} hosts[] = {
+    { "localhost", 200 },
+    { "LocalHost:80", 200 },
+    { "localhost:", 200 },
+    { "a.b_c-d.localhost", 200 },
+    { "127.0.0.1", 200 },
+    { "127.0.0.1:65535", 200 },
+    { "127.255.255.254", 200 },
+    { "[::1]", 200 },
+    { "[::1]:8080", 200 },
+    { "evil.com", 403 },
+    { "evil.com:80", 403 },
+    { "localhost.evil.com", 403 },
+    { "127.0.0.1.evil.com", 403 },
+    { "128.0.0.1", 403 },
+    { "[::2]", 403 },
+    { "[1::1]:80", 403 },
+    { "notlocalhost", 403 },
+    { "localhost.", 403 },
+    { "", 400 },
+    { ":80", 400 },
+    { "localhost:65536", 400 },
+    { "localhost:000080", 400 },
+    { "localhost:80:80", 400 },
+    { "localhost: 80", 400 },
+    { "localhost:-1", 400 },
+    { "localhost:+80", 400 },
+    { ".localhost", 400 },
+    { "a..localhost", 400 },
+    { "a b.localhost", 400 },
+    { "a/.localhost", 400 },
+    { "a@b.localhost", 400 },
+    { "a,b.localhost", 400 },
+    { "a%2e.localhost", 400 },
+    { "\xc3\xa9.localhost", 400 },
+    { "localhost,evil.com", 400 },
+    { "localhost#", 400 },
+    { "http://localhost", 400 },
+    { "127.0.0.256", 400 },
+    { "127.0.0.1.", 400 },
+    { "127.999.999.9", 400 },
+    { "127.....", 400 },
+    { "127.1", 400 },
+    { "127.0.0.1.1", 400 },
+    { "::1", 400 },
+    { "[::1", 400 },
+    { "[]", 400 },
+    { "[", 400 },
+    { "[::1]80", 400 },
+    { "[::1]x", 400 },
+    { "[evil.localhost]", 400 },
+    { "[::1%25lo]", 400 },
+    { "[127.0.0.1]", 400 },
+};
+
+static void a_host_is_a_name_of_the_server_and_a_port(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        char raw[300];
+        snprintf(raw, sizeof raw, "GET /echo HTTP/1.1\r\nHost: %s\r\n\r\n", hosts[i].host);
+        answer a = talk(raw, strlen(raw), false);
+        if (a.replies != 1 || a.status != hosts[i].status)
+            fail_msg("Host \"%s\": %d, not %d:\n%s", hosts[i].host, a.status, hosts[i].status,
+                     a.text);
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -272,6 +351,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_malformed_hears_one_refusal),
         cmocka_unit_test(what_holds_a_nul_is_not_cut_but_refused),
+        cmocka_unit_test(a_host_is_a_name_of_the_server_and_a_port),
         cmocka_unit_test(cookies_are_not_taken_apart),
         cmocka_unit_test(what_is_legal_is_read),
         cmocka_unit_test(only_heads_are_read_as_heads),

@@ -239,6 +239,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *con, const c
         return end_now(r) ? send_reply(r) : MHD_YES;
     }
     if (*n) {
+        if (!r->body_begun && !r->replied && !is_raw_body(r, data)) is_request_head_bad(r);
+        r->body_begun = true;
         bool go_on = take(r, data, *n);
         *n = 0;
         return go_on ? MHD_YES : MHD_NO;

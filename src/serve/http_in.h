@@ -148,7 +148,7 @@ struct is_request {
     size_t n_headers, n_queries, n_params;
     bool head;                 /* HEAD: no body goes out */
     bool is_1_1;
-    bool begun, dispatched, close_after, too_big, sizes_known;
+    bool begun, body_begun, dispatched, close_after, too_big, sizes_known;
     uint64_t body_said;        /* Content-Length */
     uint64_t swallowed;
     uint64_t held;             /* of body, counted in http->body_bytes; http->lock */
@@ -211,6 +211,7 @@ size_t is_request_count(const is_request *r, const char *header);
 /* http_route.c: takes a header (false: no more of them); then checks the head and finds the route. What is refused has been replied. */
 bool is_request_header_came(is_request *r, const char *name, size_t name_n, const char *value, size_t value_n);
 void is_request_begin(is_request *r, const char *method, const char *version);
+void is_request_head_bad(is_request *r); /* refuses it, and ends the connection */
 is_face is_face_of_path(const char *path);                           /* where no route says it */
 
 /* http_raw.c; all on libmicrohttpd's thread */
@@ -219,6 +220,8 @@ void is_raw_line(is_request *r, const char *target);                 /* the requ
 void is_raw_begin(is_request *r, const char *method, const char *version); /* the head is there; then each header, in order */
 bool is_raw_header(is_request *r, const char *name, size_t name_n, const char *value, size_t value_n); /* false: it is one of ours */
 bool is_raw_good(const is_request *r);                               /* nothing was cut off a header */
+bool is_raw_body(const is_request *r,
+                 const char *data); /* its first bytes; false: the head ended with NULs */
 void is_raw_said(struct is_http *h);                                 /* libmicrohttpd has said something to its log */
 
 /* http_reply.c */

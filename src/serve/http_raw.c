@@ -12,7 +12,8 @@
  *   value.
  * - A value ends at a NUL, and what stands behind it is gone: "anna\0ben" reads as anna. The
  *   parts of a head lie in memory one behind the other as they came, so what is between two of
- *   them is looked at: nothing but a line's end and blanks may be.
+ *   them is looked at: nothing but a line's end and blanks may be. NULs alone at the end of the
+ *   last value are seen by where the body begins; without a body they are not, and cut nothing off.
  * - A line of a chunked body that ends with LF alone is read like one that ends with CR and LF.
  *   That cannot be seen here, and so not be refused: what is handed over begins behind the line,
  *   and where the line came alone its bytes are overwritten by then.
@@ -96,13 +97,24 @@ void is_raw_begin(is_request *r, const char *method, const char *version)
     r->raw_end = version + strlen(version);
 }
 
-/* Behind the last header come its line's end and an empty line; NULs alone at the end of the last value look like those. A request
- * without headers has nothing that could be cut, and one without raw text (a fuzzer made it) nothing to look at. */
+/* Behind the last header come its line's end and an empty line; NULs alone at the end of the last
+ * value look like those (is_raw_body). A request without headers has nothing that could be cut, and
+ * one without raw text (a fuzzer made it) nothing to look at. */
 bool is_raw_good(const is_request *r)
 {
     static const char ends[4] = { 0 };
     if (!is_raw_needed() || !r->raw_target || r->n_headers == 0) return true;
     return !r->raw_bad && memcmp(r->raw_end, ends, sizeof ends) == 0;
+}
+
+/* The body's first bytes lie behind the empty line, in the same buffer: what is between them and
+ * the last value's end tells NULs of that value from the two line ends. A body elsewhere (it was
+ * moved) tells nothing. */
+bool is_raw_body(const is_request *r, const char *data)
+{
+    const uintptr_t end = (uintptr_t)r->raw_end + 4, at = (uintptr_t)data;
+    if (!is_raw_needed() || !r->raw_target || r->n_headers == 0) return true;
+    return at <= end || at - end >= HTTP_HEAD || *(const char *)end != '\0';
 }
 
 /* ---- When libmicrohttpd is about to refuse ------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* http_route.c - from a request's head to its route: is it one request and no other, may it come from there, what does it want, and
  * whose key is it. What is refused here has no body kept. */
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,16 @@ bool is_request_header_came(is_request *r, const char *name, size_t name_n, cons
     return true;
 }
 
+void is_request_head_bad(is_request *r)
+{
+    r->close_after = true;
+    is_reply_error(
+        r, 400, "invalid_request_error", NULL, NULL,
+        "the request's head is malformed: lines end with CR and LF, and no header is folded or holds a"
+        " NUL");
+    is_request_refused(r, "headers");
+}
+
 static bool head(is_request *r, const char *version)
 {
     r->is_1_1 = strcmp(version, "HTTP/1.1") == 0;
@@ -115,10 +126,8 @@ static bool head(is_request *r, const char *version)
         return refuse(r, "headers");
     }
     if (r->close_after || !is_raw_good(r)) {
-        r->close_after = true;
-        is_reply_error(r, 400, "invalid_request_error", NULL, NULL,
-                       "the request's head is malformed: lines end with CR and LF, and no header is folded or holds a NUL");
-        return refuse(r, "headers");
+        is_request_head_bad(r);
+        return false;
     }
     return framing(r);
 }
@@ -162,11 +171,39 @@ static bool listed(const char *list, const char *s, size_t n)
     return false;
 }
 
-/* "name" or "name:port": "localhost:evil.com" is neither. */
-static bool port_is_good(const char *host)
+/* An address, or labels of letters, digits, - and _ with dots between them; one dot may end it. */
+static bool name_is_good(const char *s, size_t n)
 {
-    const char *port = host + host_len(host);
-    return !*port || (*port == ':' && !port[1 + strspn(port + 1, "0123456789")]);
+    char name[254];
+    struct in6_addr six;
+    struct in_addr four;
+    size_t label = 0;
+    if (n == 0 || n >= sizeof name) return false;
+    memcpy(name, s, n);
+    name[n] = '\0';
+    if (*name == '[') {
+        name[n - 1] = '\0'; /* the bracket: host_len saw it */
+        return inet_pton(AF_INET6, name + 1, &six) == 1;
+    }
+    if (strspn(name, "0123456789.") == n) return inet_pton(AF_INET, name, &four) == 1;
+    for (size_t i = 0; i < n; i++) {
+        if (name[i] == '.' ? label == 0
+                           : !isalnum((unsigned char)name[i]) && !strchr("-_", name[i]))
+            return false;
+        label = name[i] == '.' ? 0 : label + 1;
+    }
+    return true;
+}
+
+/* NAME or NAME:PORT (whose number may be left out): "localhost:evil.com" is neither. */
+static bool host_is_good(const char *host)
+{
+    const size_t n = host_len(host);
+    const char *port = host + n + 1;
+    if (!name_is_good(host, n)) return false;
+    if (!host[n]) return true;
+    if (host[n] != ':' || port[strspn(port, "0123456789")]) return false;
+    return strlen(port) < 5 || (strlen(port) == 5 && strcmp(port, "65535") <= 0);
 }
 
 /* Without keys whoever reaches the port may do everything: a page in a browser of this machine must not. Its script speaks with the
@@ -175,7 +212,7 @@ static bool origin(is_request *r)
 {
     const is_config *c = r->server->config;
     const char *host = is_request_header(r, "Host"), *from = is_request_header(r, "Origin"), *at;
-    if (host && !port_is_good(host)) {
+    if (host && !host_is_good(host)) {
         is_reply_error(r, 400, "invalid_request_error", NULL, NULL, "the header Host is malformed; send NAME or NAME:PORT");
         return refuse(r, "host");
     }
