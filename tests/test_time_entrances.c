@@ -54,6 +54,8 @@ enum { TRIES = sizeof tries / sizeof *tries };
 #define MCP(tool, arguments)                                                                                                   \
     "{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"tools/call\", \"params\": {\"name\": \"" tool "\", \"arguments\": {" arguments "}}}"
 #define CREATED(op) "{" OWNER ", \"query\": \"tea\", \"filters\": {\"created_at\": {\"" op "\": %s}}}"
+#define FILTER(member) "{" OWNER ", \"query\": \"tea\", \"filters\": {\"" member "\": %s}}"
+#define DRY(member) "{" OWNER ", \"question\": \"tea\", \"filters\": {\"" member "\": %s}}"
 #define CHAT(member) "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 1, \"memory\": {" OWNER ", \"filters\": {\"" member "\": %s}}}"
 
 static const struct { const char *method, *target, *body; } entrances[] = { /* %s: the value */
@@ -71,6 +73,15 @@ static const struct { const char *method, *target, *body; } entrances[] = { /* %
     { "POST", "/search", CREATED("gte") },
     { "POST", "/search", CREATED("lt") },
     { "POST", "/search", CREATED("lte") },
+    { "POST", "/search", FILTER("from") },
+    { "POST", "/search", FILTER("to") },
+    { "POST", "/search", FILTER("as_of") },
+    { "POST", "/v3/memories/", "{\"filters\": {" OWNER ", \"from\": %s}}" },
+    { "POST", "/v3/memories/", "{\"filters\": {\"AND\": [{" OWNER "}, {\"to\": %s}]}}" },
+    { "POST", "/inferscale/dry-run", DRY("from") },
+    { "POST", "/inferscale/dry-run", DRY("to") },
+    { "POST", "/inferscale/dry-run", DRY("as_of") },
+    { "POST", "/mcp", MCP("search_memories", "\"query\": \"tea\", \"filters\": {\"as_of\": %s}") },
     { "POST", "/v3/memories/", "{\"filters\": {" OWNER "}, \"start_date\": %s}" },
     { "POST", "/v3/memories/", "{\"filters\": {" OWNER "}, \"end_date\": %s}" },
     { "POST", "/v1/chat/completions", CHAT("from") },
@@ -221,6 +232,50 @@ static void a_range_that_ends_with_a_day_holds_all_of_it(void **state)
     }
 }
 
+/* from, to and as_of in filters: the same facts pass at every entrance that has filters. */
+static void filters_read_times_alike(void **state)
+{
+    static const struct { const char *filter; bool found; } filters[] = {
+        { "\"from\": \"2024-05-02\"", true }, { "\"from\": \"2024-05-03\"", false },
+        { "\"to\": \"2024-05-02\"", true }, { "\"to\": \"2024-05-01\"", false },
+        { "\"as_of\": \"2024-05-03\"", true }, { "\"as_of\": \"2024-05-01\"", false },
+        { "\"from\": \"2024-05-01\", \"to\": \"2024-05-03\"", true },
+    };
+    static const struct { const char *target, *body;
+    } asked[] = {
+        { "/search", "{\"user_id\": \"zoe\", \"query\": \"tea\", \"filters\": {%s}}" },
+        { "/v3/memories/search/",
+          "{\"query\": \"tea\", \"filters\": {\"AND\": [{\"user_id\": \"zoe\"}, {%s}]}}" },
+        { "/inferscale/dry-run",
+          "{\"user_id\": \"zoe\", \"question\": \"tea\", \"filters\": {%s}}" },
+        { "/v1/chat/completions",
+          "{\"messages\": [{\"role\": \"user\", \"content\": \"tea\"}], \"max_tokens\": 1,"
+          " \"memory\": {\"user_id\": \"zoe\", \"return_text\": true, \"filters\": {%s}}}" },
+        { "/v3/memories/", "{\"filters\": {\"user_id\": \"zoe\", %s}}" },
+    };
+    serve_reply r = serve_call(kit, "POST", "/memories", NULL,
+                               "{\"user_id\": \"zoe\", \"text\": \"Zoe drinks tea.\","
+                               " \"timestamp\": \"2024-05-02T12:00:00Z\"}");
+
+    (void)state;
+    assert_int_equal(r.status, 200);
+    serve_reply_free(&r);
+    for (size_t a = 0; a < sizeof asked / sizeof *asked; a++)
+        for (size_t i = 0; i < sizeof filters / sizeof *filters; i++) {
+            const bool list = !strcmp(asked[a].target, "/v3/memories/"),
+                       as_of = strstr(filters[i].filter, "as_of");
+            char body[400];
+
+            snprintf(body, sizeof body, asked[a].body, filters[i].filter);
+            r = serve_call(kit, "POST", asked[a].target, NULL, body);
+            if (r.status != (list && as_of ? 400 : 200))
+                fail_msg("%s: %d %s", body, r.status, r.body);
+            if (r.status == 200 && !strstr(r.body, "Zoe drinks tea.") == filters[i].found)
+                fail_msg("%s %s: %s", asked[a].target, body, r.body);
+            serve_reply_free(&r);
+        }
+}
+
 /* ---- What is known already ------------------------------------------------------------------- */
 
 /* At each entrance a known text takes the date that it does not have, keeps the one that it has,
@@ -309,6 +364,7 @@ int main(void)
         cmocka_unit_test(http_and_mcp_read_times_alike),
         cmocka_unit_test(times_come_back_as_they_were_read),
         cmocka_unit_test_setup(the_command_line_reads_times_alike, program_fresh),
+        cmocka_unit_test(filters_read_times_alike),
         cmocka_unit_test(a_known_text_takes_a_date_or_says_that_it_keeps_its_own),
         cmocka_unit_test_setup(the_command_line_says_what_became_of_a_known_texts_date,
                                program_fresh),

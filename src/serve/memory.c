@@ -26,7 +26,7 @@ void is_memory_add_route(is_server *s, is_request *r)
 
     if (!body) return;
     st = is_filter_parse(json_object_get(body, "filters"), &f); /* the platform's way to say whose */
-    if (st == INFERSCALE_OK && (json_object_size(f.metadata) || f.from || f.to)) {
+    if (st == INFERSCALE_OK && (json_object_size(f.metadata) || f.from || f.to || f.as_of)) {
         is_filter_free(&f);
         st = is_fail(INFERSCALE_E_INVALID, "filters of what is added may only name its owner (user_id, agent_id, run_id, app_id)");
     }

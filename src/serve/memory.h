@@ -10,11 +10,14 @@
 
 /* ---- Filters (memory_filter.c) --------------------------------------------------------------------------------------------- */
 
-/* Mem0's filters as far as the store can honour them: owner names, equality of metadata, ranges of created_at, joined by AND. */
+/* Mem0's filters as far as the store can honour them: owner names, equality of metadata, ranges of
+ * created_at, joined by AND; and from, to and as_of, which are times at every entrance (metadata of
+ * that name: inside metadata). */
 typedef struct is_filter {
     json_t *names;             /* {"user_id": "anna", ...}: for is_scope_read */
     json_t *metadata;          /* members that must be equal; never NULL after a success */
     int64_t from, to;          /* event time in [from, to]; 0 = open */
+    int64_t as_of;             /* what held then; 0 = now. For searches alone */
 } is_filter;
 
 /* filters NULL or null: none. E_INVALID names the member that cannot be honoured. */

@@ -85,12 +85,12 @@ static is_status put(json_t *o, const char *name, json_t *v)
 /* ---- Conditions ------------------------------------------------------------------------------------------------------------ */
 
 /* A date alone is its whole day: up to it is up to its end, after it is after its end. */
-static is_status narrow(is_filter *f, const char *op, json_t *v)
+static is_status narrow(is_filter *f, const char *what, const char *op, json_t *v)
 {
     int64_t first, last;
     is_when when;
 
-    IS_TRY(is_json_when(v, "created_at of the filter", &when));
+    IS_TRY(is_json_when(v, what, &when));
     first = is_time_seconds(when.t);
     last = is_time_seconds(is_when_last(&when));
     if (!strcmp(op, "gt")) first = last + 1;
@@ -112,8 +112,24 @@ static is_status created(is_filter *f, json_t *v)
     IS_TRY(is_members_check(v, "created_at of the filter", ops));
     json_object_foreach(v, op, bound)
     {
-        if (!json_is_null(bound)) IS_TRY(narrow(f, op, bound));
+        if (!json_is_null(bound)) IS_TRY(narrow(f, "created_at of the filter", op, bound));
     }
+    return INFERSCALE_OK;
+}
+
+/* from, to and as_of, as in memory.filters of a chat. */
+static is_status read_time(is_filter *f, const char *name, json_t *v)
+{
+    int64_t as_of = 0;
+
+    if (json_is_null(v)) return INFERSCALE_OK;
+    if (!strcmp(name, "from")) return narrow(f, "from of the filter", "gte", v);
+    if (!strcmp(name, "to")) return narrow(f, "to of the filter", "lte", v);
+    IS_TRY(is_member_when(v, "as_of of the filter", &as_of));
+    if (f->as_of && is_time_seconds(f->as_of) != is_time_seconds(as_of))
+        return is_fail(INFERSCALE_E_INVALID,
+                       "the filter wants two times of \"as_of\" at once; give one");
+    f->as_of = as_of;
     return INFERSCALE_OK;
 }
 
@@ -175,6 +191,8 @@ static is_status read_member(is_filter *f, const char *name, json_t *v, int dept
         if (!strcmp(refused[i].name, name))
             return is_fail(INFERSCALE_E_INVALID, "\"%s\" of the filter cannot be honoured: %s", name, refused[i].instead);
     if (!strcmp(name, "created_at")) return created(f, v);
+    if (!strcmp(name, "from") || !strcmp(name, "to") || !strcmp(name, "as_of"))
+        return read_time(f, name, v);
     if (!strcmp(name, "metadata")) return read_metadata(f, v);
     want = equal_to(name, v);
     if (!want) return INFERSCALE_E_INVALID;
@@ -202,7 +220,9 @@ inferscale_status is_filter_parse(json_t *filters, is_filter *out)
     if (!out->names || !out->metadata) st = no_memory();
     else if (filters && !json_is_null(filters)) st = read_object(out, filters, 0);
     if (st == INFERSCALE_OK && out->from && out->to && is_time_seconds(out->from) > is_time_seconds(out->to))
-        st = is_fail(INFERSCALE_E_INVALID, "created_at of the filter begins after it ends; turn it round");
+        st =
+            is_fail(INFERSCALE_E_INVALID,
+                    "the filter's time begins after it ends (created_at, from, to); turn it round");
     if (st != INFERSCALE_OK) is_filter_free(out);
     return st;
 }

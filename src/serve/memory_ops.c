@@ -128,6 +128,12 @@ inferscale_status is_memory_search(inferscale *is, const inferscale_scope *scope
     s.o.metadata = metadata;
     s.o.from = f->from;
     s.o.to = f->to;
+    if (f->as_of && s.o.as_of && is_time_seconds(f->as_of) != is_time_seconds(s.o.as_of)) {
+        is_free(metadata);
+        return is_fail(INFERSCALE_E_INVALID,
+                       "as_of of the filter is another time than as_of beside it; give one");
+    }
+    if (f->as_of) s.o.as_of = f->as_of;
     s.o.k = (uint32_t)(s.top_k ? s.top_k : 1);
     st = inferscale_recall(is, scope, s.query, &s.o, &list);
     is_free(metadata);
@@ -197,6 +203,10 @@ inferscale_status is_memory_list(inferscale *is, const inferscale_scope *scope, 
     p->total = 0;
     p->next = 0;
     IS_TRY(check_fields(p->fields));
+    if (f->as_of)
+        return is_fail(
+            INFERSCALE_E_INVALID,
+            "as_of of the filter is for searches; a memory's history says what held when");
     *results = json_array();
     while (*results && n == PAGE && (p->count || !p->next)) {
         inferscale_list *list = NULL;

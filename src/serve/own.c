@@ -469,6 +469,7 @@ static void dry_run(is_server *s, is_request *r)
     question = json_string_value(json_object_get(body, json_object_get(body, "question") ? "question" : "query"));
     f.from = filter.from;
     f.to = filter.to;
+    f.as_of = filter.as_of;
     if (json_object_size(filter.metadata)) f.metadata = metadata = is_json_string(filter.metadata);
     if (!question) refuse(r, "question", "question must be a string");
     else if (json_object_size(filter.metadata) && !metadata) is_reply_failed(r, is_fail(INFERSCALE_E_NOMEM, "out of memory"), NULL);
