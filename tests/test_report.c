@@ -5,8 +5,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "support/program.h"
+
+static int set_up(void **state)
+{
+    char here[1024], path[1200];
+
+    if (!getcwd(here, sizeof here)) return -1;
+    snprintf(path, sizeof path, "%s/fuzz/corpus/locomo/small.json", here);
+    setenv("DATA", path, 1);
+    return program_set_up(state);
+}
 
 /* ---- Reading a plot -------------------------------------------------------------------------- */
 
@@ -292,6 +303,36 @@ static void servers_and_searches(void **state)
     near(value_at(&x, d[0].x), 75);
 }
 
+/* What the commands write today is recognised, each by its own section; and what they draw it from
+ * is there. */
+static void what_the_commands_write_is_read(void **state)
+{
+    static const char *const runs[] = {
+        "eval fidelity --data $DATA --policy header --codec f16 --k 2 --n 1 --json >f.json",
+        "eval accuracy --data $DATA --method lexical --policy header --k 2 --plain --results "
+        "a.jsonl --json >b.json",
+        "bench ttft --k 0,2 --runs 3 --json >t.json",
+    };
+    static const char *const plots[] = { "a", "b", "c", "f", "r", "t" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        sh("$IS %s --engine mock --model mock", runs[i]);
+        expect_code(0);
+    }
+    sh("$IS eval recall --data $DATA --lexical-only --json >r.json");
+    sh("$IS eval compare f.json f.json --json >c.json");
+    expect_code(0);
+    sh("$IS eval report *.json *.jsonl --out out");
+    expect_code(0);
+    for (size_t i = 0; i < sizeof plots / sizeof *plots; i++)
+        expect_in(plot(plots[i]), "<g class=\"point\"");
+    expect_in(plot("t"), ">plain</text>");
+    expect_in(plot("a"), ">plain</text>");
+    sh("cat f.json");
+    expect_in(last.out, "\"codec\":\"f16\",\"kv_bytes_per_token\":");
+}
+
 /* ---- Files that are not as they should be ---------------------------------------------------- */
 
 static void refuse(const char *text, const char *code, const char *why)
@@ -402,11 +443,12 @@ int main(void)
         cmocka_unit_test_setup(dots_stand_where_the_shares_are, program_fresh),
         cmocka_unit_test_setup(files_share_a_plot, program_fresh),
         cmocka_unit_test_setup(servers_and_searches, program_fresh),
+        cmocka_unit_test_setup(what_the_commands_write_is_read, program_fresh),
         cmocka_unit_test_setup(bad_files_are_named, program_fresh),
         cmocka_unit_test_setup(a_torn_last_line_is_left_out, program_fresh),
         cmocka_unit_test_setup(an_arm_more_is_drawn, program_fresh),
         cmocka_unit_test_setup(hostile_strings_are_text, program_fresh),
     };
 
-    return cmocka_run_group_tests(tests, program_set_up, program_tear_down);
+    return cmocka_run_group_tests(tests, set_up, program_tear_down);
 }
