@@ -75,7 +75,7 @@ FUZZ_SRC   := $(wildcard fuzz/fuzz_*.c)
 FUZZERS    := $(patsubst fuzz/%.c,$(OUT)/fuzz/%,$(FUZZ_SRC))
 
 .PHONY: all lib plugins bin tools tests fuzzers examples clean help setup demo test test-turns install uninstall fuzz report check-static \
-        test-build test-run test-tsan test-vllm soak models
+        test-build test-run test-tsan test-vllm soak models rivals
 .DEFAULT_GOAL := all
 all: lib plugins bin tools
 lib: $(LIB_SO) $(LIB_A)
@@ -214,6 +214,7 @@ help:
 	@echo 'make check-static      shellcheck, cppcheck and clang-tidy, those that are there'
 	@echo 'make test-tsan         the tests under ThreadSanitizer'
 	@echo 'make test-vllm         the vLLM connector, against a vLLM for the CPU (6 GB in the cache); ARGS="-k NAME"'
+	@echo 'make rivals            Mem0 and other rivals beside this, on the same facts and model; ARGS="--model NAME"'
 	@echo 'make soak              power loss, failing memory and disks, kill -9 for SECONDS=600; one line of JSON a test'
 	@echo 'make clean             removes build/* but what set-up wrote'
 	@echo 'BUILD=release|asan|tsan|fuzz   TEST_ONLY=REGEX   TEST_TIMEOUT=SECONDS   JOBS=N   TEST_JOBS=N'
@@ -227,10 +228,15 @@ models: setup
 	@scripts/setup-models.sh $(ARGS)
 
 # The page of the results that are kept, and its plots. Those that no plot is made of stay out.
-REPORT_OUT := $(addprefix docs/results/,compose.json scale.json encode-% remember-%)
+REPORT_OUT := $(addprefix docs/results/,compose.json scale.json encode-% remember-% rivals-%)
 REPORT_OF  := $(filter-out $(REPORT_OUT),$(sort $(wildcard docs/results/*.json docs/results/*.jsonl)))
 report: $(BIN)
 	@$(BIN) eval report $(REPORT_OF) --out docs/results
+
+# What was measured is kept in docs/results, and gone on with (bench/rivals.sh).
+rivals: setup
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BUILD=release lib plugins bin
+	@bench/rivals.sh $(ARGS)
 
 # deps.mk is read when make starts, so what needs it is made by a make of its own after set-up.
 demo: setup
