@@ -39,6 +39,32 @@ static void versions_and_history(void **state)
     assert_string_equal(last.out, "0\n"); /* import would not read it */
 }
 
+/* A fact whose context held the old text loses its keys and values, and the change says how many
+ * did. */
+static void a_change_says_which_others_it_cost(void **state)
+{
+    (void)state;
+    sh("$IS remember --engine mock --policy facts:5 'Anna has a cat.' 'Anna has a dog.'"
+       " 'Anna has a fish.'");
+    expect_code(0);
+    sh("$IS update --engine mock --policy facts:5 --later 1 'Anna has two cats.'");
+    expect_in(
+        last.out,
+              "2 other facts lost keys and values that had seen it; `inferscale encode`");
+    sh("$IS encode --engine mock --policy facts:5 &&"
+       " $IS update --engine mock --policy facts:5 2 'Anna has two dogs.'");
+    expect_in(last.out, "1 other fact lost keys and values that had seen it; they were made anew.");
+    sh("$IS update --engine mock --policy facts:5 --json --later 1 'Anna has three cats.'");
+    assert_int_equal(number_at("to_reencode"), 2);
+    assert_int_equal(number_at("reencoded"), 0);
+    sh("$IS encode --engine mock --policy facts:5 &&"
+       " $IS supersede --engine mock --policy facts:5 --json 1 'Anna has no cat.'");
+    assert_int_equal(number_at("to_reencode"), 0);
+    assert_int_equal(number_at("reencoded"), 2);
+    sh("$IS update --engine mock --policy facts:5 --json --later 3 'Anna has no fish.'");
+    assert_int_equal(number_at("to_reencode"), 1); /* the newest stands behind it */
+}
+
 static void pins(void **state)
 {
     sh("for i in $(seq 10); do echo \"Rule number $i.\"; done | $IS remember --later - && $IS pin --json 1 2 3 4 5 6 7 8");
@@ -100,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(versions_and_history, program_fresh),
+        cmocka_unit_test_setup(a_change_says_which_others_it_cost, program_fresh),
         cmocka_unit_test_setup(pins, program_fresh),
         cmocka_unit_test_setup(forgets_and_proves, program_fresh),
     };

@@ -51,19 +51,31 @@ is_status is_handle_carry_out(inferscale *is, const is_partition *p, is_names *s
 
 /* ---- Change -------------------------------------------------------------------------------------------------------------- */
 
-is_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64_t id, const inferscale_fact *fact)
+is_status is_handle_update(inferscale *is, const inferscale_scope *scope, int64_t id,
+                           const inferscale_fact *fact, size_t *n_others)
 {
     is_partition p;
     is_names stale = { 0 };
     size_t n_pending;
 
+    *n_others = 0;
     if (!fact) return is_fail(INFERSCALE_E_INVALID, "fact is NULL; pass the new version");
     IS_TRY(begin(is, scope, "change a fact", &p));
     IS_TRY(is_bank_update_fact(is->bank, &p, id, fact, &stale));
+    *n_others = stale.n_others;
     return is_handle_carry_out(is, &p, &stale, WAIT_MS_DEFAULT, &n_pending);
 }
 
-is_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, int64_t id, const inferscale_fact *fact, int64_t *new_id)
+is_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64_t id,
+                            const inferscale_fact *fact)
+{
+    size_t n_others;
+
+    return is_handle_update(is, scope, id, fact, &n_others);
+}
+
+is_status is_handle_supersede(inferscale *is, const inferscale_scope *scope, int64_t id,
+                              const inferscale_fact *fact, int64_t *new_id, size_t *n_others)
 {
     is_partition p;
     is_names stale = { 0 };
@@ -71,6 +83,7 @@ is_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, in
     size_t n_pending;
     is_status st;
 
+    *n_others = 0;
     if (new_id) *new_id = 0;
     if (!fact) return is_fail(INFERSCALE_E_INVALID, "fact is NULL; pass the new fact");
     IS_TRY(begin(is, scope, "change a fact", &p));
@@ -79,7 +92,16 @@ is_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, in
     is_background_took(is->background, 1, st == INFERSCALE_OK);
     if (st != INFERSCALE_OK) return st;
     if (new_id) *new_id = made;
+    *n_others = stale.n_others;
     return is_handle_carry_out(is, &p, &stale, WAIT_MS_DEFAULT, &n_pending);
+}
+
+is_status inferscale_supersede(inferscale *is, const inferscale_scope *scope, int64_t id,
+                               const inferscale_fact *fact, int64_t *new_id)
+{
+    size_t n_others;
+
+    return is_handle_supersede(is, scope, id, fact, new_id, &n_others);
 }
 
 is_status inferscale_pin(inferscale *is, const inferscale_scope *scope, int64_t id, int pinned)

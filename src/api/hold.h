@@ -45,6 +45,12 @@ is_status is_handle_drain(inferscale *is, const is_partition *p, uint32_t wait_m
  * E_BUSY as above. */
 is_status is_handle_carry_out(inferscale *is, const is_partition *p, is_names *stale,
                               uint32_t wait_ms, size_t *n_pending);
+/* inferscale_update and inferscale_supersede; *n_others = facts that lost KV whose context had held
+ * the old text: the next encode makes it anew. */
+is_status is_handle_update(inferscale *is, const inferscale_scope *scope, int64_t id,
+                           const inferscale_fact *fact, size_t *n_others);
+is_status is_handle_supersede(inferscale *is, const inferscale_scope *scope, int64_t id,
+                              const inferscale_fact *fact, int64_t *new_id, size_t *n_others);
 /* Idle conversations of the partition that hold what is gone let go of it (chat.c). Returns how many are just beginning to speak, so
  * that it is not known yet what they hold: to be called again. no lock is held. */
 size_t is_handle_drop_chats(inferscale *is, const is_partition *p);

@@ -47,6 +47,7 @@ is_status is_bank_partition_refresh(is_bank *b, is_partition *p); /* reads epoch
 typedef struct is_names {
     size_t n;
     uint8_t (*names)[IS_HASH_BYTES];
+    size_t n_others; /* of a change: other facts that lost segments, whose context had held it */
 } is_names;
 void is_names_free(is_names *n);
 is_status is_names_add(is_names *n, const void *name); /* a copy; E_NOMEM */

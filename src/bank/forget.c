@@ -156,14 +156,35 @@ static is_status drop_dependents(is_bank *b, const is_partition *p, int64_t item
     return st;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The same, and counts the other facts that lost segments. */
+static is_status drop_counted(is_bank *b, const is_partition *p, int64_t item_id, bool spare,
+                              is_names *stale)
+{
+    id_list facts = { 0 };
+    is_status st = drop_dependents(b, p, item_id, spare, stale, &facts);
+
+    is_sort(facts.ids, facts.n, sizeof *facts.ids, by_value);
+    for (size_t i = 0; stale && i < facts.n; i++)
+        stale->n_others += facts.ids[i] != item_id && (i == 0 || facts.ids[i] != facts.ids[i - 1]);
+    is_free(facts.ids);
+    return st;
+}
+
 is_status bank_drop_dependents(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale)
 {
-    return drop_dependents(b, p, item_id, false, stale, NULL);
+    return drop_counted(b, p, item_id, false, stale);
 }
 
 is_status bank_drop_onlookers(is_bank *b, const is_partition *p, int64_t item_id, is_names *stale)
 {
-    return drop_dependents(b, p, item_id, true, stale, NULL);
+    return drop_counted(b, p, item_id, true, stale);
 }
 
 /* ---- The closure ----------------------------------------------------------------------------------------------------------- */
@@ -321,13 +342,6 @@ static is_status drop_empty_conversations(is_bank *b, const is_partition *p)
 
     sql_i64(&q, p->id);
     return sql_run(&q, NULL);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
 }
 
 /* How many different ids of the list are still there. */

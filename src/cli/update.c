@@ -1,6 +1,7 @@
 /* update.c - `inferscale update` and `inferscale supersede`: a fact changes, or another takes its place. */
 #include <stdio.h>
 
+#include "api/hold.h"
 #include "cli/args.h"
 #include "cli/out.h"
 #include "cli/store.h"
@@ -12,22 +13,44 @@ static void fact_of(const cli_args *a, inferscale_fact *out)
                               .expires = cli_time(a, "--expires"), .metadata = cli_json_object(a, "--metadata") };
 }
 
-/* Tells, and encodes again what the change has cost. id: of the fact that holds now. */
-static int finish(const cli_args *a, inferscale *is, const inferscale_scope *scope, const char *event, int64_t id, int64_t old)
+/* What became of a change. */
+typedef struct changed {
+    const char *event;
+    int64_t id, old; /* of the fact that holds now; of the one that it took the place of, or 0 */
+    size_t n_others;           /* facts that lost keys and values which had seen the old text */
+} changed;
+
+static int print_json(const changed *c, json_t *encoded, bool anew)
 {
-    json_t *encoded = NULL, *o;
+    json_t *o = json_pack("{s:I,s:s,s:I,s:I}", "id", (json_int_t)c->id, "event", c->event,
+                          "reencoded", (json_int_t)(anew ? c->n_others : 0), "to_reencode",
+                          (json_int_t)(anew ? 0 : c->n_others));
+    if (c->old) json_object_set_new(o, "supersedes", json_integer(c->old));
+    if (encoded) json_object_set_new(o, "encoded", encoded);
+    return cli_print_json(o);
+}
+
+/* Says so, and encodes again what the change has cost. */
+static int finish(const cli_args *a, inferscale *is, const inferscale_scope *scope,
+                  const changed *c)
+{
+    json_t *encoded = NULL;
     int rc = CLI_OK;
+    bool anew;
     if (!cli_flag(a, "--later")) rc = cli_encode_after(a, is, scope, 1, &encoded);
+    anew = encoded && !json_object_get(encoded, "error");
     if (cli_wants_json(a)) {
-        o = json_pack("{s:I,s:s}", "id", (json_int_t)id, "event", event);
-        if (old) json_object_set_new(o, "supersedes", json_integer(old));
-        if (encoded) json_object_set_new(o, "encoded", encoded);
-        cli_print_json(o);
+        print_json(c, encoded, anew);
         return rc;
     }
     json_decref(encoded);
-    if (old) printf("Fact %lld takes the place of fact %lld.\n", (long long)id, (long long)old);
-    else printf("Updated fact %lld.\n", (long long)id);
+    if (c->old)
+        printf("Fact %lld takes the place of fact %lld.\n", (long long)c->id, (long long)c->old);
+    else printf("Updated fact %lld.\n", (long long)c->id);
+    if (c->n_others)
+        printf("%zu other fact%s lost keys and values that had seen it; %s.\n", c->n_others,
+               c->n_others == 1 ? "" : "s",
+               anew ? "they were made anew" : "`inferscale encode` makes them anew");
     return rc;
 }
 
@@ -37,7 +60,9 @@ static int change(const cli_args *a, bool supersede)
     inferscale_scope scope;
     inferscale_fact fact;
     inferscale_status st;
+    changed c;
     int64_t id, made = 0;
+    size_t n = 0;
     int rc;
     if (cli_n(a) != 2) return cli_usage(a, "give the fact's id and its new text, in quotes; `inferscale ls` lists ids");
     id = cli_id_at(a, 0);
@@ -45,9 +70,11 @@ static int change(const cli_args *a, bool supersede)
     cli_scope(a, &scope);
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
-    st = supersede ? inferscale_supersede(is, &scope, id, &fact, &made) : inferscale_update(is, &scope, id, &fact);
+    st = supersede ? is_handle_supersede(is, &scope, id, &fact, &made, &n)
+                   : is_handle_update(is, &scope, id, &fact, &n);
     if (st != INFERSCALE_OK) rc = cli_fail_as(a, st);
-    else rc = finish(a, is, &scope, supersede ? "ADD" : "UPDATE", supersede ? made : id, supersede ? id : 0);
+    c = (changed){ supersede ? "ADD" : "UPDATE", supersede ? made : id, supersede ? id : 0, n };
+    if (st == INFERSCALE_OK) rc = finish(a, is, &scope, &c);
     inferscale_close(is);
     return rc;
 }
