@@ -65,6 +65,18 @@ static void a_change_says_which_others_it_cost(void **state)
     assert_int_equal(number_at("to_reencode"), 1); /* the newest stands behind it */
 }
 
+/* What has expired is embedded by nobody, and so waits for nothing. */
+static void doctor_counts_what_waits(void **state)
+{
+    (void)state;
+    sh("$IS remember --later --engine mock --expires 2020-01-01 'Old news.' &&"
+       " $IS doctor --engine mock --embedder mock");
+    assert_null(strstr(last.out, "no embedding yet"));
+    sh("$IS remember --later --engine mock 'Good news.' &&"
+       " $IS doctor --engine mock --embedder mock");
+    expect_in(last.out, "1 item has no embedding yet");
+}
+
 static void pins(void **state)
 {
     sh("for i in $(seq 10); do echo \"Rule number $i.\"; done | $IS remember --later - && $IS pin --json 1 2 3 4 5 6 7 8");
@@ -127,6 +139,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(versions_and_history, program_fresh),
         cmocka_unit_test_setup(a_change_says_which_others_it_cost, program_fresh),
+        cmocka_unit_test_setup(doctor_counts_what_waits, program_fresh),
         cmocka_unit_test_setup(pins, program_fresh),
         cmocka_unit_test_setup(forgets_and_proves, program_fresh),
     };

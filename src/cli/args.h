@@ -59,14 +59,17 @@ bool cli_blank(const char *s);
 int64_t cli_id_at(const cli_args *a, size_t i);
 
 /* Options of recall and ask: they fill a recall_options with the filters. */
-#define CLI_RECALL_OPTIONS                                                                                                     \
-    { "--kinds", "WHAT", "what to search: facts (default), turns or both" },                                                   \
-        { "--method", "HOW", "fused (default), lexical (words) or dense (meaning)" },                                          \
-        { "--threshold", "SCORE", "leave out what scores less, 0 to 1; pinned facts stay" },                                   \
-        { "--from", "DATE", "only what happened at this time or later" },                                                      \
-        { "--to", "DATE", "only what happened at this time or earlier; a day includes all of it" },                            \
-        { "--as-of", "DATE", "facts that were valid at this time (default: now)" },                                            \
-        { "--metadata", "JSON", "only items whose metadata has these members" }
+#define CLI_RECALL_OPTIONS                                                                         \
+    { "--kinds", "WHAT", "what to search: facts (default), turns or both" },                       \
+        { "--method", "HOW", "fused (default), lexical (words) or dense (meaning)" },              \
+        { "--threshold", "SCORE", "leave out what scores less, 0 to 1; pinned facts stay" },       \
+        { "--from", "DATE",                                                                        \
+          "only what happened then or later; what has no date: what was told then or later" },     \
+        { "--to", "DATE", "the same for earlier; a day includes all of it" },                      \
+        { "--as-of", "DATE", "facts that were valid at this time (default: now)" },                \
+    {                                                                                              \
+        "--metadata", "JSON", "only items whose metadata has these members"                        \
+    }
 void cli_recall_options(const cli_args *a, inferscale_recall_options *out);
 
 /* Options of ask and chat. */

@@ -113,7 +113,8 @@ static inferscale_status try_embedder(const inferscale_options *options, infersc
 
 static void check_embedder(visit *v, inferscale *is, const inferscale_options *options, json_t *report)
 {
-    inferscale_store_info s, real;
+    inferscale_encoder_state e = INFERSCALE_ENCODER_STATE_INIT;
+    inferscale_store_info s;
     double ms = 0;
     inferscale_status st = try_embedder(options, &s, &ms);
     if (st != INFERSCALE_OK) {
@@ -124,9 +125,10 @@ static void check_embedder(visit *v, inferscale *is, const inferscale_options *o
     json_object_set_new(report, "embedder",
                         json_pack("{s:o,s:o,s:f}", "name", cli_json_text(s.embedder), "fingerprint",
                                   cli_json_text(s.embedder_fingerprint), "ms", ms));
-    if (inferscale_store(is, 0, &real) == INFERSCALE_OK && real.n_embedded < real.n_facts + real.n_turns)
-        say(v, "embeddings", WARN, "%llu of %llu items are embedded; `inferscale encode` does the rest",
-            (unsigned long long)real.n_embedded, (unsigned long long)(real.n_facts + real.n_turns));
+    if (inferscale_encode_status(is, NULL, &e) == INFERSCALE_OK && e.n_unembedded)
+        say(v, "embeddings", WARN, "%llu item%s no embedding yet; `inferscale encode` makes %s",
+            (unsigned long long)e.n_unembedded, e.n_unembedded == 1 ? " has" : "s have",
+            e.n_unembedded == 1 ? "it" : "them");
 }
 
 static json_t *model_json(const inferscale_model_info *m)

@@ -102,6 +102,27 @@ def contrast(page):
 
 
 def main(browser):
+    @case("the memory that is typed is shown and asked, also when the name was not confirmed")
+    def _():
+        facts = (("page-typed-a", "Ada keeps bees."), ("page-typed-b", "Bob keeps goats."))
+        for user, fact in facts:
+            api("POST", "/memories", {"user_id": user, "text": fact})
+        page = open_page(browser, "page-typed-a")
+        page.locator("#facts li", has_text="bees").wait_for()
+        asked = []
+        page.on("request", lambda r: asked.append(json.loads(r.post_data)["memory"]["user_id"])
+                if r.url.endswith("/chat/completions") else None)
+        page.evaluate("document.getElementById('tokens').value = 2")
+        page.fill("#user", "page-typed-b")
+        page.fill("#question", "What is kept?")
+        page.press("#question", "Enter")
+        page.locator("#facts li", has_text="goats").wait_for()
+        assert page.locator("#facts li", has_text="bees").count() == 0
+        until(page, "() => document.querySelectorAll('.from-model .bar').length > 0")
+        assert asked == ["page-typed-b"], asked
+        assert page.input_value("#user") == "page-typed-b"
+        no_faults(page)
+
     @case("a memory is added, an answer uses it, and says what that cost; the same as text is compared")
     def _():
         page = open_page(browser, "page-anna")

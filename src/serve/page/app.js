@@ -4,7 +4,10 @@
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const state = { user: "default", model: "", messages: [], facts: new Map(), next: null, busy: null, forgetting: null, search: "" };
+const state = {
+  user: "default", model: "", messages: [], facts: new Map(), next: null, busy: null,
+  forgetting: null, search: "", listing: 0, /* listing: which list was asked for last */
+};
 
 /* ---- Small things -------------------------------------------------------------------------------------------------------- */
 
@@ -252,6 +255,7 @@ function account(item, answer, question) {
 }
 
 async function send() {
+  takeTyped();
   const question = $("question").value.trim();
   if (!question || state.busy) return;
   showError(null);
@@ -297,7 +301,23 @@ function freshConversation() {
   $("log").replaceChildren();
   $("empty-chat").hidden = false;
   say("New conversation.");
-  $("question").focus();
+}
+
+/* The memory whose name is typed is the one that is shown, and the one that is asked. */
+function showTyped() {
+  state.user = $("user").value.trim() || "default";
+  $("user").value = state.user;
+  remember("inferscale-user", state.user);
+  state.facts.clear();
+  $("facts").replaceChildren();
+  freshConversation();
+  showError(null);
+  showMemory();
+}
+
+/* A name that was typed and not confirmed counts as soon as anything is done with it. */
+function takeTyped() {
+  if (($("user").value.trim() || "default") !== state.user) showTyped();
 }
 
 /* ---- The memory ---------------------------------------------------------------------------------------------------------- */
@@ -360,9 +380,11 @@ function countFacts() {
 }
 
 async function showMemory(after) {
+  const turn = ++state.listing;
   try {
     const path = "/memories?" + owner() + "&limit=" + PAGE + (after ? "&after=" + encodeURIComponent(after) : "");
     const page = await callJson("GET", path), list = page.results || page;
+    if (turn !== state.listing) return; /* something newer was asked for */
     if (!after) { $("facts").replaceChildren(); state.search = ""; $("all").hidden = true; }
     const last = list.length ? list[list.length - 1].id : null;
     state.next = page.next || (list.length === PAGE ? last : null);
@@ -373,10 +395,13 @@ async function showMemory(after) {
 }
 
 async function searchMemory() {
+  takeTyped();
   const query = $("query").value.trim();
   if (!query) { showMemory(); return; }
+  const turn = ++state.listing;
   try {
     const found = await callJson("POST", "/search", { query, user_id: state.user, top_k: 20 }), list = found.results || found;
+    if (turn !== state.listing) return;
     state.search = query;
     $("facts").replaceChildren();
     listFacts(list, null);
@@ -388,6 +413,7 @@ async function searchMemory() {
 }
 
 async function addFact() {
+  takeTyped();
   const text = $("fact").value.trim();
   if (!text) { $("fact").focus(); return; }
   try {
@@ -595,20 +621,13 @@ on("question", "keydown", (e) => {
   if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); send(); }
 });
 on("stop", "click", () => state.busy && state.busy.abort());
-on("fresh", "click", freshConversation);
+on("fresh", "click", () => { freshConversation(); $("question").focus(); });
 submits("add", addFact);
 submits("find", searchMemory);
 on("all", "click", () => { $("query").value = ""; showMemory(); $("query").focus(); });
 on("more", "click", () => showMemory(state.next));
-submits("who", () => {
-  state.user = $("user").value.trim() || "default";
-  $("user").value = state.user;
-  remember("inferscale-user", state.user);
-  state.facts.clear();
-  freshConversation();
-  showError(null);
-  showMemory();
-});
+submits("who", () => { showTyped(); $("question").focus(); });
+on("user", "change", takeTyped);
 submits("keyform", () => {
   apiKey = $("key").value.trim();
   remember("inferscale-key", apiKey);
