@@ -374,9 +374,29 @@ static void logs_show_life(void **state)
     assert_null(strchr(last.err, '\033'));
 }
 
+/* int8 rows have fewer bytes than what is composed of them; memcpy's are counted as they are. */
+static void bench_compose_counts_what_memcpy_copies(void **state)
+{
+    static const char *const codecs[] = { "f16", "int8" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        json_int_t copied, composed;
+
+        sh("$IS bench compose --codec %s --segments 2 --repeats 11 --json", codecs[i]);
+        expect_code(0);
+        copied = json_integer_value(json_object_get(item("rows", 0), "memcpy_bytes"));
+        composed = json_integer_value(json_object_get(item("rows", 0), "bytes"));
+        if (copied <= 0 || (i ? copied >= composed : copied != composed))
+            fail_msg("%s: %lld copied, %lld composed", codecs[i], (long long)copied,
+                     (long long)composed);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(bench_compose_counts_what_memcpy_copies, program_fresh),
         cmocka_unit_test_setup(empty_questions, program_fresh),
         cmocka_unit_test_setup(empty_owners, program_fresh),
         cmocka_unit_test_setup(an_embedder_that_is_not_there, program_fresh),

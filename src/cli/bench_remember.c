@@ -10,9 +10,10 @@ static const cli_option options[] = {
     { "--waiting", "N", "facts that wait to be encoded all the time (default: 1000)" },
     { "--rounds", "N", "questions of each kind, idle and loaded (default: 41; 0 = no first part)" },
     { "--clients", "N", "who ask without a pause (default: 8; 0 = no second part)" },
-    { "--pairs", "N", "of its windows, with facts told and without (default: 5)" },
+    { "--pairs", "N", "of its windows, with writes and without (default: 5)" },
     { "--window", "SECONDS", "its length, below the lag limit of encoding (default: 4)" },
-    { "--batch", "N", "facts told at once, to see how fast they are embedded (default: 128)" },
+    { "--batch", "N",
+      "facts remembered at once, to see how fast they are embedded (default: 128)" },
     { "-k", "N", "facts a question (default: 10)" },
     { "--max-tokens", "N", "longest answer in tokens (default: 8)" },
     { "--seed", "N", "of the invented facts, the order and when questions come (default: 1)" },
@@ -29,9 +30,9 @@ static const char details[] =
     "throw-away folder under $TMPDIR: set it to the disk that is meant.\n"
     "\n"
     "The second part, in a store of its own: clients ask without a pause. Single facts are\n"
-    "told, and how long each waits for its embedding is measured; the clients' time to first\n"
-    "token beside that is compared with a window in which nothing is told; and how fast a batch\n"
-    "is embedded beside the clients is compared with nobody asking and the encoder standing\n"
+    "written, and how long each waits for its embedding is measured; the clients' time to first\n"
+    "token beside that is compared with a window without writes; and how fast a batch is\n"
+    "embedded beside the clients is compared with nobody asking and the encoder standing\n"
     "still. Windows come in drawn order, ratios are taken pair by pair. 0 slices: encoding had\n"
     "no share of the engine's time.\n"
     "\n"
@@ -135,9 +136,9 @@ static void print_busy(const inferscale_model_info *info, const bench_busy_optio
     printf("%-26s %8.1f %8.1f %8.1f %6u\n\n", "until a fact is embedded", r->lag_p50_ms,
            r->lag_p95_ms, r->lag_max_ms, r->n_lags);
     printf("%-26s %8s %8s %8s %6s\n", "time to first token, ms", "median", "p95", "", "n");
-    printf("%-26s %8.1f %8.1f %8s %6u\n", "nothing is told", r->quiet.median_ms, r->quiet.p95_ms,
+    printf("%-26s %8.1f %8.1f %8s %6u\n", "without writes", r->quiet.median_ms, r->quiet.p95_ms,
            "", r->quiet.n);
-    printf("%-26s %8.1f %8.1f %8s %6u\n", "facts are told", r->told.median_ms, r->told.p95_ms,
+    printf("%-26s %8.1f %8.1f %8s %6u\n", "with writes", r->told.median_ms, r->told.p95_ms,
            "", r->told.n);
     printf("%-26s %7.2fx   %llu slices of encoding\n\n", "ratio", r->ttft_ratio,
            (unsigned long long)r->n_slices);

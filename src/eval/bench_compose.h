@@ -25,8 +25,10 @@ typedef struct bench_compose_row {
     const char *layout;    /* "rows": K and V token-major; "columns": K token-major, V transposed; "k_rows" (rotation alone),
                               "v_rows", "v_columns" */
     size_t bytes;          /* written to the destination */
+    size_t memcpy_bytes; /* of the segments' rows as they are stored: the same, unless their codec
+                            is another */
     double compose_gbps;   /* 10^9 bytes a second, from the median time */
-    double memcpy_gbps;    /* the same bytes: from the same segments to the same places */
+    double memcpy_gbps;    /* these, from the same segments to the same places */
     double block_gbps;     /* one contiguous block of as many bytes */
     double ratio;          /* compose_gbps / memcpy_gbps */
     double ratio_block;    /* compose_gbps / block_gbps */
