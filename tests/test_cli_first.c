@@ -160,6 +160,32 @@ static void bench_remember_measures_under_load(void **state)
     refuses("bench remember --rounds 0 --clients 0", "nothing to measure");
 }
 
+/* Elsewhere too text and a usual stack's prompt are computed whole, and both are divided. */
+static void bench_ttft_elsewhere_has_a_usual_stack(void **state)
+{
+    static const char *const computed[] = { "text", "plain" };
+    const json_t *row, *arms, *ratio;
+
+    sh("$IS bench ttft --remote --engine mock --model mock:remote --embedder mock --k 5 --runs 2"
+       " --json");
+    expect_code(0);
+    row = json_array_get(json_object_get(last.json, "rows"), 0);
+    arms = json_object_get(row, "arms");
+    assert_int_equal(json_object_size(arms), 5);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *arm = json_object_get(arms, computed[i]);
+        char key[32];
+
+        assert_int_equal(json_integer_value(json_object_get(arm, "injected")), 0);
+        assert_true(json_integer_value(json_object_get(arm, "computed")) >=
+                    json_integer_value(json_object_get(row, "fact_tokens")));
+        snprintf(key, sizeof key, "%s_over_injected", computed[i]);
+        ratio = json_object_get(row, key);
+        assert_true(json_number_value(json_object_get(ratio, "lo")) <=
+                    json_number_value(json_object_get(ratio, "ratio")));
+    }
+}
+
 static double tokens_of(const json_t *row, const char *what)
 {
     return json_number_value(json_object_get(json_object_get(row, "tokens"), what));
@@ -404,6 +430,7 @@ int main(void)
         cmocka_unit_test_setup(headings_are_the_same, program_fresh),
         cmocka_unit_test_setup(options_are_the_same_everywhere, program_fresh),
         cmocka_unit_test_setup(bench_remember_measures_under_load, program_fresh),
+        cmocka_unit_test_setup(bench_ttft_elsewhere_has_a_usual_stack, program_fresh),
         cmocka_unit_test_setup(bench_serve_has_text_and_a_usual_stack, program_fresh),
         cmocka_unit_test_setup(importing_again_adds_nothing, program_fresh),
         cmocka_unit_test_setup(export_replaces_only_when_told, program_fresh),

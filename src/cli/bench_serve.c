@@ -314,11 +314,13 @@ static inferscale_status start(const cli_args *a, const bench_serve_options *o,
     return serve_child_start(argv, n, child);
 }
 
-/* What a server says of itself (json_decref), and whether it has flash attention. NULL = nothing. */
+/* What a server says of itself (json_decref), and whether it has flash attention, which is known of
+ * libllama alone. NULL = nothing. */
 static json_t *look(const bench_serve_options *o, const char *url, bool *known, bool *fa)
 {
     json_t *info = NULL;
     const json_t *on;
+    const char *engine;
     long status = 0;
 
     *known = *fa = false;
@@ -329,7 +331,8 @@ static json_t *look(const bench_serve_options *o, const char *url, bool *known, 
         return NULL;
     }
     on = json_object_get(json_object_get(info, "model"), "flash_attention");
-    *known = json_is_boolean(on);
+    engine = json_string_value(json_object_get(json_object_get(info, "model"), "engine"));
+    *known = json_is_boolean(on) && engine && strncmp(engine, "libllama", 8) == 0;
     *fa = json_is_true(on);
     return info;
 }

@@ -40,7 +40,7 @@ static const char details[] =
     "Rows come for three states of the vault: ram, page_cache (RAM tier emptied before every round), cold (the files dropped\n"
     "from the operating system's cache too, as far as it does so).\n"
     "\n"
-    "With --engine vllm the arms are text, injected, repeat (the same prompt again: what vLLM itself keeps) and none (no memory).\n"
+    "With --engine vllm the arms are text, plain, injected, repeat (the same prompt again: what vLLM itself keeps) and none (no memory).\n"
     "\n"
     "Examples:\n"
     "  inferscale bench ttft --engine vllm --upstream http://127.0.0.1:8000 --k 5,20,50 --runs 21\n"

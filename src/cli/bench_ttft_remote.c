@@ -31,6 +31,7 @@ static json_t *row_json(const ttft_remote_row *r)
     }
     json_object_set_new(j, "arms", arms);
     json_object_set_new(j, "text_over_injected", ratio_json(&r->text_over_injected));
+    json_object_set_new(j, "plain_over_injected", ratio_json(&r->plain_over_injected));
     json_object_set_new(j, "injected_over_repeat", ratio_json(&r->injected_over_repeat));
     json_object_set_new(j, "injected_over_none", ratio_json(&r->injected_over_none));
     json_object_set_new(j, "embed_ms", number(r->embed_ms));
@@ -54,14 +55,19 @@ static void print_table(const inferscale_model_info *info, const ttft_options *o
 
     printf("%s on %s, medians of %u interleaved rounds; milliseconds from question to first token\n\n", cli_model_shown(info, shown),
            info->engine, o->runs);
-    printf("%5s %8s %9s %9s %9s %9s   %-24s %s\n", "k", "tokens", "text", "injected", "repeat", "none", "text / injected", "injected / repeat");
+    printf("%5s %8s %9s %9s %9s %9s %9s   %-21s  %-21s  %s\n", "k", "tokens", "text", "plain",
+           "injected", "repeat", "none", "text / injected", "plain / injected",
+           "injected / repeat");
     for (size_t i = 0; i < n; i++) {
         const ttft_remote_row *r = &rows[i];
-        const stats_ratio *a = &r->text_over_injected, *b = &r->injected_over_repeat;
+        const stats_ratio *a = &r->text_over_injected, *b = &r->plain_over_injected;
+        const stats_ratio *c = &r->injected_over_repeat;
 
-        printf("%5u %8u %9.1f %9.1f %9.1f %9.1f   %5.2f [%5.2f, %5.2f]      %4.2f [%4.2f, %4.2f]\n", r->k, r->n_prompt, r->arms[TTFT_R_TEXT].ms,
-               r->arms[TTFT_R_INJECTED].ms, r->arms[TTFT_R_REPEAT].ms, r->arms[TTFT_R_NONE].ms, a->is, a->in.lo, a->in.hi, b->is, b->in.lo,
-               b->in.hi);
+        printf("%5u %8u %9.1f %9.1f %9.1f %9.1f %9.1f   %5.2f [%5.2f, %5.2f]   %5.2f [%5.2f, %5.2f]   "
+               "%4.2f [%4.2f, %4.2f]\n",
+               r->k, r->n_prompt, r->arms[TTFT_R_TEXT].ms, r->arms[TTFT_R_PLAIN].ms,
+               r->arms[TTFT_R_INJECTED].ms, r->arms[TTFT_R_REPEAT].ms, r->arms[TTFT_R_NONE].ms,
+               a->is, a->in.lo, a->in.hi, b->is, b->in.lo, b->in.hi, c->is, c->in.lo, c->in.hi);
     }
 }
 

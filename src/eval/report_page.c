@@ -27,12 +27,16 @@ const report_about report_abouts[REPORT_SECTIONS] = {
                          "inferscale eval fidelity --data FILE --k 50 --json >fidelity-k50.json" },
     [REPORT_TTFT] = { "ttft", "Time to first token by number of facts",
                       "From question in to first token out, search included; rows in memory. "
+                      "text: the same tokens computed, with the settings that are best for it; "
+                      "plain: the prompt of a usual memory stack. "
                       "floor and repeat: the same tokens as an exact prefix hit, which nothing "
                       "that serves these facts can beat.",
                       "inferscale bench ttft --k 0,5,10,20,50,100 --json >ttft.json" },
     [REPORT_SERVE] = { "serve", "Answers a second by number of users",
                        "A server under load, a closed loop: each user asks again when an answer "
-                       "has ended, over facts that no other user has. Open loops (--rate) are in "
+                       "has ended, over facts that no other user has. text: the same "
+                       "memory computed, with the settings that are best for it; plain: the "
+                       "prompts of a usual memory stack. Open loops (--rate) are in "
                        "the file and not drawn.",
                        "inferscale bench serve --users 1,8,32,100 --json >serve.json" },
     [REPORT_CODEC] = { "codec", "Quality by bytes stored",

@@ -7,8 +7,9 @@
 #include "api/answer.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "eval/plain.h"
 
-const char *const ttft_remote_arms[TTFT_R_ARMS] = { "text", "injected", "repeat", "none" };
+const char *const ttft_remote_arms[TTFT_R_ARMS] = { "text", "plain", "injected", "repeat", "none" };
 
 typedef struct sample {
     double own_ms;                 /* question to first token, without retrieval */
@@ -62,6 +63,60 @@ static is_status run(bench *b, is_asking *a, int arm, is_planned *planned, sampl
     return st;
 }
 
+static is_status run_plain(bench *b, const inferscale_list *found, sample *s)
+{
+    const is_realm realm = realm_of(b, TTFT_R_PLAIN);
+    const is_run_opts opts = { .realm = &realm, .n_predict = 1, .cancel = b->o->cancel,
+                               .no_prefix_cache = true };
+    plain_fact *facts = is_calloc(found->n + 1, sizeof *facts);
+    plain_prompt p = { .n_shared = 0 };
+    is_engine *e = b->l->is->engine;
+    is_run *run = NULL;
+    double t0_ms = 0;
+    int32_t token;
+    is_status st = facts ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for a prompt");
+
+    for (size_t i = 0; facts && i < found->n; i++) {
+        const inferscale_item *item = &found->items[i];
+
+        facts[i] = (plain_fact){ item->text, item->dated ? item->event_time : 0 };
+    }
+    if (st == INFERSCALE_OK)
+        st = plain_prompt_new(e, b->l->is->system, facts, found->n, b->o->question, &p);
+    t0_ms = is_now_ms();
+    if (st == INFERSCALE_OK) st = is_engine_start(e, &p.plan, &opts, &run, NULL);
+    if (st == INFERSCALE_OK) st = is_engine_sample(e, run, &token);
+    s->own_ms = is_now_ms() - t0_ms;
+    if (run) {
+        is_engine_rest(e, run);
+        is_engine_stats(e, run, &s->stats);
+        is_engine_finish(e, run);
+    }
+    s->n_facts = (uint32_t)found->n;
+    s->n_prompt = p.tokens.n;
+    plain_prompt_free(&p);
+    is_free(facts);
+    return st;
+}
+
+static is_status measure_plain(bench *b, sample *s)
+{
+    inferscale_recall_options options = INFERSCALE_RECALL_OPTIONS_INIT;
+    inferscale_list *found = NULL;
+    is_status st;
+
+    memset(s, 0, sizeof *s);
+    options.k = b->k;
+    st = inferscale_recall(b->l->is, &b->l->scope, b->o->question, &options, &found);
+    if (st == INFERSCALE_OK) {
+        s->embed_ms = found->embed_ms;
+        s->recall_ms = found->recall_ms;
+        st = run_plain(b, found, s);
+    }
+    inferscale_list_free(found);
+    return st;
+}
+
 static is_status measure(bench *b, int arm, sample *s)
 {
     inferscale_ask_options options = INFERSCALE_ASK_OPTIONS_INIT;
@@ -69,6 +124,7 @@ static is_status measure(bench *b, int arm, sample *s)
     is_asking a;
     is_status st;
 
+    if (arm == TTFT_R_PLAIN) return measure_plain(b, s);
     memset(s, 0, sizeof *s);
     options.k = b->k;
     options.max_tokens = 1;
@@ -90,7 +146,8 @@ static is_status measure(bench *b, int arm, sample *s)
 /* That the arms did what they stand for. */
 static is_status check(const bench *b, const sample s[TTFT_R_ARMS])
 {
-    const sample *text = &s[TTFT_R_TEXT], *injected = &s[TTFT_R_INJECTED];
+    const sample *text = &s[TTFT_R_TEXT], *plain = &s[TTFT_R_PLAIN];
+    const sample *injected = &s[TTFT_R_INJECTED];
 
     if (text->n_facts != b->k)
         return is_fail(INFERSCALE_E_INVALID, "the question finds %u facts and k is %u; give more facts or a smaller k", text->n_facts, b->k);
@@ -100,6 +157,11 @@ static is_status check(const bench *b, const sample s[TTFT_R_ARMS])
     if (injected->stats.tokens_injected < injected->fact_tokens)
         return is_fail(INFERSCALE_E_ENGINE, "of %u fact tokens %u were injected at k = %u; nothing was measured", injected->fact_tokens,
                        injected->stats.tokens_injected, b->k);
+    if (plain->n_facts != b->k || plain->stats.tokens_computed < plain->n_prompt)
+        return is_fail(INFERSCALE_E_ENGINE,
+                       "the plain arm has %u facts and computed only %u of %u tokens: some were kept "
+                       "from before", plain->n_facts, plain->stats.tokens_computed,
+                       plain->n_prompt);
     if (text->stats.tokens_computed < text->fact_tokens)
         return is_fail(INFERSCALE_E_ENGINE, "the text arm computed only %u of %u tokens: some were kept from before", text->stats.tokens_computed,
                        text->n_prompt);
@@ -188,6 +250,7 @@ static is_status sum_up(const bench *b, const sample *rounds, ttft_remote_row *r
                               .recall_ms = one->recall_ms, .plan_ms = one->plan_ms };
     for (int arm = 0; arm < TTFT_R_ARMS; arm++) IS_TRY(sum_arm(b, rounds, arm, &row->arms[arm]));
     IS_TRY(ratio(b, rounds, TTFT_R_TEXT, TTFT_R_INJECTED, &row->text_over_injected));
+    IS_TRY(ratio(b, rounds, TTFT_R_PLAIN, TTFT_R_INJECTED, &row->plain_over_injected));
     IS_TRY(ratio(b, rounds, TTFT_R_INJECTED, TTFT_R_REPEAT, &row->injected_over_repeat));
     return ratio(b, rounds, TTFT_R_INJECTED, TTFT_R_NONE, &row->injected_over_none);
 }

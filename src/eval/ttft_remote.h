@@ -1,6 +1,8 @@
-/* ttft_remote.h - time to first token of one question through an engine that computes elsewhere (vLLM), in four ways, interleaved:
+/* ttft_remote.h - time to first token of one question through an engine that computes elsewhere (vLLM), in five ways, interleaved:
  *
  *   text      the k facts computed as text, in a prompt that nothing is cached of
+ *   plain     the prompt of a usual memory stack (plain.h), of which nothing is cached either; making
+ *             its tokens is not in its time
  *   injected  their stored rows injected, under an epoch of its own: nothing of them is cached either
  *   repeat    the same prompt under the same epoch again: what the server keeps itself; nothing that serves these facts there is faster
  *   none      the question without memory
@@ -13,7 +15,7 @@
 #include "eval/stats.h"
 #include "eval/ttft.h"
 
-enum { TTFT_R_TEXT, TTFT_R_INJECTED, TTFT_R_REPEAT, TTFT_R_NONE, TTFT_R_ARMS };
+enum { TTFT_R_TEXT, TTFT_R_PLAIN, TTFT_R_INJECTED, TTFT_R_REPEAT, TTFT_R_NONE, TTFT_R_ARMS };
 extern const char *const ttft_remote_arms[TTFT_R_ARMS];
 
 typedef struct ttft_remote_arm {
@@ -25,7 +27,7 @@ typedef struct ttft_remote_row {
     uint32_t k, n, n_prompt, fact_tokens;
     ttft_remote_arm arms[TTFT_R_ARMS];
     double embed_ms, recall_ms, plan_ms;
-    stats_ratio text_over_injected, injected_over_repeat, injected_over_none;
+    stats_ratio text_over_injected, plain_over_injected, injected_over_repeat, injected_over_none;
 } ttft_remote_row;
 
 /* One row a size of options->k (all >= 1). E_UNSUPPORTED if nothing can be injected there, E_ENGINE if rows were not injected. */
