@@ -202,7 +202,7 @@ static void bench_serve_has_text_and_a_usual_stack(void **state)
     sh("$IS bench serve --engine mock --embedder mock --users 2 --k 5 --facts 8 --pairs 2"
        " --completions 4 --max-tokens 40 --brief --json");
     expect_code(0);
-    assert_string_equal(last.err, ""); /* nothing was made otherwise than asked */
+    assert_null(strstr(last.err, "otherwise than asked")); /* where it is slow, progress is there */
     rows = json_object_get(last.json, "rows");
     servers = json_object_get(last.json, "servers");
     assert_int_equal(json_array_size(rows), 3);
