@@ -28,8 +28,9 @@ typedef enum plant {
 enum { PLANT_ONE_IN = 4 };
 
 const char *plant_name(plant p);
-/* From now on this fault; *plant_hits counts anew where it took effect. */
+/* Plants this fault in place of the one before. */
 void plant_set(plant p);
+/* How often the fault took effect since it was planted: 0 means that nothing came by its seam. */
 unsigned plant_hits(void);
 
 /* Tokens of the header that PLANT_NO_HEADER leaves out. */
