@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Counts right answers to the demo's questions over fresh stores, by who computed the facts.
 
-    bench/demo_answers.py [--stores 10] [--refine] [--repair 1,2] [--policy page:16/6] [--bin PROGRAM]
+    bench/demo_answers.py [--stores 10] [--text] [--refine] [--repair 1,2] [--policy page:16/6]
 
 Which facts are encoded together is drawn by each store's own key, so one store says little. Each
 store gets data/demo.jsonl and is asked data/demo-questions.txt as `inferscale demo` asks them: from
-text, from the first stage's rows, with the best facts computed (--repair), and after the second
-stage's encoding (--refine). An answer is right if it has the word of the list below. The last line
-is one JSON object.
+text (--text), from the first stage's rows, with the best facts computed (--repair), and after the
+second stage's encoding (--refine). An answer is right if it has the word of the list below. The
+last line is one JSON object.
 """
 import argparse
 import json
@@ -21,7 +21,8 @@ RIGHT = ("okafor", "organ", "dahl")
 
 
 def run(program, *arguments):
-    done = subprocess.run([program, *arguments, "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *arguments, "--json"], capture_output=True, text=True,
+                          check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments[:2])}: {done.stdout}{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -29,16 +30,18 @@ def run(program, *arguments):
 
 def ask_all(program, home, questions, counts, name, *options):
     for question, word in zip(questions, RIGHT):
-        answer = run(program, "ask", question, "--home", home, "--user", "nora", "--max-tokens", "48",
-                     "-k", "10", *options)
+        answer = run(program, "ask", question, "--home", home, "--user", "nora", "--max-tokens",
+                     "48", "-k", "10", *options)
         text = answer["answer"] if "answer" in answer else answer["text"]
-        row = counts.setdefault(name, {"asked": 0, "right": 0, "computed": 0, "wrong": []})
+        row = counts.setdefault(name, {"asked": 0, "right": 0, "computed": 0, "exact": 0,
+                                       "wrong": []})
         row["asked"] += 1
+        row["exact"] += answer.get("facts_exact", 0)
         row["computed"] += answer["tokens_computed"]
         if word in text.lower():
             row["right"] += 1
         else:
-            row["wrong"].append(text.strip())
+            row["wrong"].append({"answer": text.strip(), "exact": answer.get("facts_exact", 0)})
 
 
 def encode(program, home, stage, policy, counts):
@@ -52,21 +55,23 @@ def encode(program, home, stage, policy, counts):
 def one_store(options, questions, counts):
     policy = ["--policy", options.policy] if options.policy else []
     with tempfile.TemporaryDirectory() as home:
-        run(options.bin, "import", os.path.join(ROOT, "data", "demo.jsonl"), "--home", home, "--user",
-            "nora", "--later")
+        run(options.bin, "import", os.path.join(ROOT, "data", "demo.jsonl"), "--home", home,
+            "--user", "nora", "--later")
         encode(options.bin, home, "first", policy, counts)
         if options.text:
             ask_all(options.bin, home, questions, counts, "text", "--mode", "text")
         ask_all(options.bin, home, questions, counts, "first stage", *policy)
         for m in options.repair:
-            ask_all(options.bin, home, questions, counts, f"first stage, repair {m}", "--repair", m, *policy)
+            ask_all(options.bin, home, questions, counts, f"first stage, repair {m}", "--repair",
+                    m, *policy)
         if options.refine:
             encode(options.bin, home, "refine", policy, counts)
             ask_all(options.bin, home, questions, counts, "second stage", *policy)
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--stores", type=int, default=10)
     p.add_argument("--refine", action="store_true")
     p.add_argument("--text", action="store_true", help="ask from text too")
@@ -80,7 +85,7 @@ def main():
     for number in range(options.stores):
         one_store(options, questions, counts)
         for name, row in counts.items():
-            said = f"{row['right']} of {row['asked']} right" if "right" in row else f"{row['seconds'][-1]} s"
+            said = f"{row['right']} of {row['asked']} right" if "right" in row else "done"
             print(f"store {number + 1}: {name}: {said}", flush=True)
     print(json.dumps(counts))
 

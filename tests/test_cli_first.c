@@ -389,6 +389,44 @@ static void demo_says_what_it_does(void **state)
     expect_in(last.out, "\n   inferscale remember ");
 }
 
+static const char *rows_of(size_t question, const char *arm)
+{
+    json_t *q = json_array_get(json_object_get(last.json, "questions"), question);
+
+    return json_string_value(json_object_get(json_object_get(q, arm), "rows"));
+}
+
+/* Every answer of the demo names the stage of its rows, and whether it differs from text's. */
+static void demo_names_the_stage_of_each_answer(void **state)
+{
+    sh("$IS demo --engine mock --runs 1 --costs 5");
+    expect_code(0);
+    expect_in(last.out, "rows         first stage                      none: all is computed");
+    expect_in(last.out, "once (first stage).");
+    assert_null(strstr(last.out, "Second stage"));
+    assert_true(strstr(last.out, "the same words as text's") ||
+                strstr(last.out, "other words than text's"));
+    for (size_t i = 0; i < 3; i++) {
+        json_t *q = json_array_get(json_object_get(last.json, "questions"), i);
+
+        assert_string_equal(rows_of(i, "kv"), "first stage");
+        assert_string_equal(rows_of(i, "text"), "none");
+        assert_true(json_is_null(json_object_get(q, "second")));
+    }
+    sh("$IS demo --engine mock --runs 1 --costs 5 --stage all");
+    expect_code(0);
+    expect_in(last.out, "Second stage, which a server encodes when it is idle: ");
+    expect_in(last.out, "rows         second stage\n");
+    for (size_t i = 0; i < 3; i++) {
+        assert_string_equal(rows_of(i, "kv"), "first stage");
+        assert_string_equal(rows_of(i, "second"), "second stage");
+        assert_string_equal(rows_of(i, "text"), "none");
+    }
+    sh("$IS demo --engine mock --stage second");
+    expect_code(2);
+    expect_in(last.err, "--stage is first or all");
+}
+
 /* Where nobody watches, long work leaves lines that a log can hold. */
 static void logs_show_life(void **state)
 {
@@ -439,6 +477,7 @@ int main(void)
         cmocka_unit_test_setup(unknown_ids, program_fresh),
         cmocka_unit_test_setup(chat_explains_a_bare_command, program_fresh),
         cmocka_unit_test_setup(demo_says_what_it_does, program_fresh),
+        cmocka_unit_test_setup(demo_names_the_stage_of_each_answer, program_fresh),
         cmocka_unit_test_setup(logs_show_life, program_fresh),
     };
     return cmocka_run_group_tests(tests, program_set_up, program_tear_down);

@@ -30,6 +30,7 @@ typedef struct demo {
     demo_k ks[DEMO_K_MAX];
     size_t n_ks;
     int64_t k, runs, max_tokens;
+    bool both;                 /* the second stage is encoded and asked too */
     bool talk;                 /* people read along; without it only the JSON line */
 } demo;
 
@@ -85,6 +86,31 @@ static is_status read_questions(demo *d, const char *path)
     return st;
 }
 
+/* The first stage was encoded as it is when facts are told. */
+static int encode_second(demo *d)
+{
+    inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
+    inferscale_status st;
+    cli_progress p;
+    char tokens[32], computed[32], ms[32];
+    const double t0 = is_now_ms();
+
+    o.stage = INFERSCALE_STAGE_REFINE;
+    o.on_progress = cli_progress_at;
+    o.progress_ctx = &p;
+    cli_progress_start(&p, "Second stage", 0);
+    st = inferscale_encode(d->is, &d->scope, &o);
+    cli_progress_end(&p);
+    if (st != INFERSCALE_OK) return cli_fail_as(d->a, st);
+    cli_count(o.tokens_stored, tokens);
+    cli_count(o.tokens_computed, computed);
+    cli_ms(is_now_ms() - t0, ms);
+    if (d->talk)
+        printf("Second stage, which a server encodes when it is idle: %s tokens in %s, by computing "
+               "%s.\n\n", tokens, ms, computed);
+    return CLI_OK;
+}
+
 static int remember(demo *d, const char *path)
 {
     cli_import i;
@@ -105,7 +131,9 @@ static int remember(demo *d, const char *path)
         cli_ms(json_real_value(json_object_get(encoded, "ms")), b);
         cli_count((uint64_t)json_integer_value(json_object_get(encoded, "tokens_stored")), c);
         if (rc == CLI_OK && d->talk)
-            printf("Remembered %s in %s; encoded %s tokens in %s, once.\n\n", cli_n_of(i.facts, "fact", n), a, c, b);
+            printf("Remembered %s in %s; encoded %s tokens in %s, once (first stage).\n\n",
+                   cli_n_of(i.facts, "fact", n), a, c, b);
+        if (rc == CLI_OK && d->both) rc = encode_second(d);
     }
     json_decref(encoded);
     cli_import_free(&i);
@@ -114,14 +142,23 @@ static int remember(demo *d, const char *path)
 
 /* ---- Measuring ----------------------------------------------------------------------------------------------------------- */
 
-static inferscale_status ask(demo *d, const char *question, int mode, int64_t k, int64_t max_tokens, inferscale_answer **out)
+/* stage: 0 = the best rows that there are. */
+static inferscale_status ask_stage(demo *d, const char *question, int mode, int stage, int64_t k,
+                                   int64_t max_tokens, inferscale_answer **out)
 {
     inferscale_ask_options o = INFERSCALE_ASK_OPTIONS_INIT;
     o.mode = mode;
+    o.stage = stage;
     o.k = (uint32_t)k;
     o.max_tokens = (uint32_t)max_tokens;
     o.cancel = cli_interrupt();
     return inferscale_ask(mode == INFERSCALE_MODE_TEXT ? d->text.is : d->is, &d->scope, question, &o, out);
+}
+
+static inferscale_status ask(demo *d, const char *question, int mode, int64_t k, int64_t max_tokens,
+                             inferscale_answer **out)
+{
+    return ask_stage(d, question, mode, 0, k, max_tokens, out);
 }
 
 /* Loads models, the cached header and the segments' pages, so that neither arm pays for being first. */
@@ -172,14 +209,27 @@ static inferscale_status measure_k(demo *d, demo_k *row, cli_progress *p)
 
 /* ---- The whole ----------------------------------------------------------------------------------------------------------- */
 
+static inferscale_status ask_both(demo *d, const char *question, int stage, inferscale_answer **kv,
+                                  inferscale_answer **text)
+{
+    inferscale_status st =
+        ask_stage(d, question, INFERSCALE_MODE_KV, stage, d->k, d->max_tokens, kv);
+
+    if (st != INFERSCALE_OK) return st;
+    return ask_stage(d, question, INFERSCALE_MODE_TEXT, stage, d->k, d->max_tokens, text);
+}
+
 static inferscale_status questions(demo *d)
 {
     inferscale_status st = warm_up(d, "Who is it about?", d->k);
     for (size_t i = 0; i < d->n_questions && st == INFERSCALE_OK; i++) {
         demo_pair *p = &d->pairs[i];
         st = warm_up(d, d->questions[i], d->k);
-        if (st == INFERSCALE_OK) st = ask(d, d->questions[i], INFERSCALE_MODE_KV, d->k, d->max_tokens, &p->kv);
-        if (st == INFERSCALE_OK) st = ask(d, d->questions[i], INFERSCALE_MODE_TEXT, d->k, d->max_tokens, &p->text);
+        if (st == INFERSCALE_OK)
+            st = ask_both(d, d->questions[i], d->both ? INFERSCALE_STAGE_FIRST : 0, &p->kv,
+                          &p->text);
+        if (st == INFERSCALE_OK && d->both)
+            st = ask_both(d, d->questions[i], 0, &p->second, &p->second_text);
         if (st == INFERSCALE_OK && d->talk) demo_print_pair(d->is, &d->scope, i + 1, d->questions[i], p);
     }
     return st;
@@ -219,14 +269,17 @@ static const char *settings_of(const demo *d)
 
 static void print_method(const demo *d)
 {
-    char line[1000], shown[192];
+    char line[1200], shown[192];
     snprintf(line, sizeof line,
              "Both columns see the same tokens in the same order; only who computed the facts' keys and values differs. TTFT "
              "is from the question "
              "to the first token, embedding it and searching included. The header is cached in both, the facts' keys and "
              "values are in memory, and "
-             "an untimed run came first. %s %s, %s weights, %u thread%s.",
-             settings_of(d), cli_model_shown(&d->model, shown), d->model.weights, d->model.n_threads, d->model.n_threads == 1 ? "" : "s");
+             "an untimed run came first. %s Injected facts did not see all of each other when they were "
+             "encoded, so that an answer may differ from text's; which ones are encoded together is "
+             "drawn for each store. %s, %s weights, %u thread%s.",
+             settings_of(d), cli_model_shown(&d->model, shown), d->model.weights, d->model.n_threads,
+             d->model.n_threads == 1 ? "" : "s");
     fputs(cli_on(CLI_DIM), stdout);
     cli_put_wrapped(stdout, line, cli_columns() ? cli_columns() : 80, 0);
     fputs(cli_off(), stdout);
@@ -237,8 +290,12 @@ static int print_json(const demo *d)
 {
     json_t *qs = json_array(), *ks = json_array();
     for (size_t i = 0; i < d->n_questions; i++)
-        json_array_append_new(qs, json_pack("{s:o,s:o,s:o}", "question", cli_json_text(d->questions[i]), "kv",
-                                            demo_answer_json(d->pairs[i].kv), "text", demo_answer_json(d->pairs[i].text)));
+        json_array_append_new(qs, json_pack("{s:o,s:o,s:o,s:o,s:o}", "question",
+                                            cli_json_text(d->questions[i]), "kv",
+                                            demo_answer_json(d->pairs[i].kv), "second",
+                                            demo_answer_json(d->pairs[i].second), "text",
+                                            demo_answer_json(d->pairs[i].text), "second_text",
+                                            demo_answer_json(d->pairs[i].second_text)));
     for (size_t i = 0; i < d->n_ks; i++)
         json_array_append_new(ks, json_pack("{s:I,s:I,s:I,s:f,s:f,s:f}", "k", (json_int_t)d->ks[i].k, "facts",
                                             (json_int_t)d->ks[i].facts, "fact_tokens", (json_int_t)d->ks[i].fact_tokens,
@@ -290,6 +347,8 @@ static int with_store(demo *d, const char *data)
     demo_text_close(&d->text);
     for (size_t i = 0; i < d->n_questions; i++) {
         inferscale_answer_free(d->pairs[i].kv);
+        inferscale_answer_free(d->pairs[i].second);
+        inferscale_answer_free(d->pairs[i].second_text);
         inferscale_answer_free(d->pairs[i].text);
     }
     cli_tempstore_close(&store);
@@ -304,6 +363,9 @@ static int cmd_demo(const cli_args *a)
     is_status st = INFERSCALE_OK;
     int rc;
     if (cli_n(a)) return cli_usage(a, "takes no arguments");
+    d.both = strcmp(cli_str(a, "--stage", "first"), "all") == 0;
+    if (!d.both && strcmp(cli_str(a, "--stage", "first"), "first") != 0)
+        return cli_usage(a, "--stage is first or all, not \"%.40s\"", cli_str(a, "--stage", ""));
     d.k = cli_int(a, "-k", 10, 1, 1000);
     d.runs = cli_int(a, "--runs", 5, 1, 99);
     d.max_tokens = cli_int(a, "--max-tokens", 48, 1, 4096);
@@ -331,6 +393,8 @@ static const cli_option options[] = {
     { "--costs", "LIST", "numbers of facts in the cost table (default: 5,20,50)" },
     { "--runs", "N", "runs behind each median (default: 5)" },
     { "--max-tokens", "N", "longest answer in tokens (default: 48)" },
+    { "--stage", "STAGE", "first (default): answer from what is there at once; all: encode the "
+                          "second stage as well, a minute or more, and answer from that too" },
     { "--data", "FILE", "other facts, as JSON Lines" },
     { "--questions", "FILE", "other questions, one a line" },
     CLI_ENGINE_ROWS,
@@ -342,7 +406,9 @@ static const cli_option options[] = {
 const cli_verb cli_verb_demo = {
     "demo", "", "See memory answered without prefilling it",
     "Remembers an invented person's facts in a store of its own, asks three questions both ways, and measures what k facts "
-    "cost. The last line is one JSON object; with --json it is the only one.\n\n"
-    "Examples:\n  inferscale demo\n  inferscale demo --costs 10,50 --runs 11\n",
+    "cost. Each answer says from which stage's rows it is, and whether it differs from text's. The\n"
+    "last line is one JSON object; with --json it is the only one.\n\n"
+    "Examples:\n  inferscale demo\n  inferscale demo --stage all\n"
+    "  inferscale demo --costs 10,50 --runs 11\n",
     options, CLI_MODEL | CLI_JSON, cmd_demo,
 };

@@ -10,7 +10,10 @@ char *demo_data_path(const char *name);
 
 enum { DEMO_QUESTIONS_MAX = 16, DEMO_K_MAX = 8 };
 
-typedef struct demo_pair { inferscale_answer *kv, *text; } demo_pair;
+/* One question's answers. kv: from the first stage's rows; text: the same prompt computed. second:
+ * from the second stage's rows, whose prompt may have the facts in another order; second_text: that
+ * prompt computed. Both NULL = that stage was not encoded. */
+typedef struct demo_pair { inferscale_answer *kv, *text, *second, *second_text; } demo_pair;
 typedef struct demo_k { int64_t k; uint32_t facts, fact_tokens; double kv_ms, text_ms; } demo_k;
 
 /* Whom text is asked from. scope, question and k: of the trial, borrowed. */
@@ -29,13 +32,17 @@ inferscale_status demo_text_open(inferscale *is, const inferscale_options *store
                                  demo_text *t);
 void demo_text_close(demo_text *t);
 
-/* Both executions of one question, side by side. */
+/* Both executions of one question, side by side; each says whose rows it was answered from, and the
+ * injected ones whether they say the same as text. */
 void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t number, const char *question, const demo_pair *p);
 /* What is paid at each k, with bars. */
 void demo_print_k(const demo_k *rows, size_t n, int64_t runs);
 /* What to type next, with the program as it is called from here. */
 void demo_print_next(void);
-/* {answer, ttft_ms, tokens_computed, tokens_injected, mode, fallback, facts} */
+/* {answer, rows, ttft_ms, tokens_computed, tokens_injected, mode, fallback, facts}; rows: see
+ * demo_rows. NULL: null. */
 json_t *demo_answer_json(const inferscale_answer *answer);
+/* Which rows it was answered from: "first stage", "second stage", "both stages" or "none". */
+const char *demo_rows(const inferscale_answer *answer);
 
 #endif

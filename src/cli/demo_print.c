@@ -68,6 +68,36 @@ static void print_facts(inferscale *is, const inferscale_scope *scope, const inf
         printf("   %-*s%sand %zu more%s\n", LEFT, "", cli_on(CLI_DIM), r->n_facts - FACTS_SHOWN, cli_off());
 }
 
+const char *demo_rows(const inferscale_answer *r)
+{
+    size_t n_injected = 0;
+
+    for (size_t i = 0; i < r->n_facts; i++)
+        n_injected += r->facts[i].source == INFERSCALE_SOURCE_STORED;
+    if (n_injected == 0) return "none";
+    if (r->n_refined == 0) return "first stage";
+    return r->n_refined + r->n_exact < n_injected ? "both stages" : "second stage";
+}
+
+static const char *against(const inferscale_answer *kv, const inferscale_answer *text)
+{
+    const bool same = strcmp(kv->text, text->text) == 0;
+
+    return same ? "the same words as text's" : "other words than text's";
+}
+
+/* The one that the second stage's rows give, below what the first stage's gave. */
+static void print_second(const inferscale_answer *second, const inferscale_answer *text)
+{
+    char ms[32];
+
+    row("rows", demo_rows(second), "");
+    row("answer", second->text, "");
+    row("", against(second, text), "");
+    cli_ms(second->ttft_ms, ms);
+    row("first token", ms, "");
+}
+
 void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t number, const char *question, const demo_pair *p)
 {
     char a[96], b[96];
@@ -76,7 +106,9 @@ void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t numbe
     printf("%s\n", cli_off());
     print_facts(is, scope, p->kv);
     row("", p->kv->mode == INFERSCALE_MODE_KV ? "INJECTED (kv)" : "KV NOT USED (see note)", "PREFILLED (text)");
+    row("rows", demo_rows(p->kv), "none: all is computed");
     row("answer", p->kv->text, p->text->text);
+    row("", against(p->kv, p->text), "");
     snprintf(a, sizeof a, "%u tokens (%u injected)", p->kv->tokens_computed, p->kv->tokens_injected);
     snprintf(b, sizeof b, "%u tokens", p->text->tokens_computed);
     row("computed", a, b);
@@ -87,6 +119,7 @@ void demo_print_pair(inferscale *is, const inferscale_scope *scope, size_t numbe
         printf("   %s%-*s%s%s%.1fx%s sooner with injected memory\n", cli_on(CLI_DIM), LEFT, "ratio", cli_off(),
                cli_on(CLI_GREEN), p->text->ttft_ms / p->kv->ttft_ms, cli_off());
     if (p->kv->fallback && *p->kv->fallback) row("note", p->kv->fallback, "");
+    if (p->second) print_second(p->second, p->second_text);
     putchar('\n');
     fflush(stdout);
 }
@@ -165,9 +198,13 @@ void demo_print_next(void)
 
 json_t *demo_answer_json(const inferscale_answer *r)
 {
-    json_t *facts = json_array();
+    json_t *facts;
+
+    if (!r) return json_null();
+    facts = json_array();
     for (size_t i = 0; i < r->n_facts; i++) json_array_append_new(facts, json_integer(r->facts[i].id));
-    return json_pack("{s:o,s:f,s:I,s:I,s:s,s:o,s:o}", "answer", cli_json_text(r->text), "ttft_ms", r->ttft_ms,
+    return json_pack("{s:o,s:s,s:f,s:I,s:I,s:s,s:o,s:o}", "answer", cli_json_text(r->text),
+                     "rows", demo_rows(r), "ttft_ms", r->ttft_ms,
                      "tokens_computed", (json_int_t)r->tokens_computed, "tokens_injected", (json_int_t)r->tokens_injected,
                      "mode", cli_mode_name(r->mode), "fallback", cli_json_text(r->fallback ? r->fallback : ""), "facts", facts);
 }
