@@ -168,9 +168,11 @@ static void take_head(report *r, size_t head, const json_t *o)
         report_print(list + n, sizeof list - n, "%s%s", i ? "," : "", s ? s : "?");
     }
     report_print(h->command, sizeof h->command,
-                 "inferscale eval accuracy --model MODEL %s--seed %s --k %.0f --policy %s "
+                 "inferscale eval accuracy --model MODEL %s--seed %s --k %.0f --policy %s %s%s"
                  "--results %s",
-                 synthetic ? "" : "--data FILE ", h->seed, report_number(o, "k"), list, h->file);
+                 synthetic ? "" : "--data FILE ", h->seed, report_number(o, "k"), list,
+                 json_is_false(json_object_get(o, "twins")) ? "--no-twins " : "",
+                 json_is_true(json_object_get(o, "plain")) ? "--plain " : "", h->file);
 }
 
 static is_status take_line(lines *l, const json_t *line, json_t **configuration)
