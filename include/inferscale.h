@@ -148,7 +148,7 @@ typedef struct inferscale_options {
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
     const char *system;       /* system text of the encoding header; NULL = the default */
     const char *policy;       /* encoding policy of the first stage: "page:N", "facts:W", "header", ... (docs/design.md 4); NULL = the default */
-    const char *codec;        /* KV codec in the vault: "f16", "bf16", "f32", "int8"; NULL or "auto" = the type of the model's cache (llama: f16) */
+    const char *codec;        /* of KV in the vault: "f16", "bf16", "f32", "int8"; NULL or "default" = int8; "auto" = the model's cache's own type */
     uint32_t n_ctx;           /* engine context in tokens; 0 = min(8192, what the model was trained for) */
     uint32_t n_threads;       /* 0 = physical cores */
     int flash_attention;      /* INFERSCALE_FA_*; AUTO = measured at first load */
@@ -451,8 +451,8 @@ typedef struct inferscale_encoder_state {
     /* Rows of this handle's answers that were found missing or damaged: queued to be encoded again; too soon after the last time, so that they
      * rest; disputed: a server elsewhere could not use them, and they are well here */
     uint64_t damaged_queued, damaged_resting, damaged_disputed;
-    /* Segments of the scope in f32 where the handle's codec "auto" means a narrower one, and their bytes: version 0.1 stored them so. They wait
-     * to be rounded, which computes nothing; 0 until a model is loaded. And how many this handle's encoder rounded, and the bytes freed */
+    /* Segments of the scope in more bytes than the handle's codec takes, and their bytes: of another codec, or of pages that are full now. They
+     * wait to be rounded, computing nothing; 0 until a model is loaded. And how many this handle's encoder rounded or removed, bytes freed */
     uint64_t n_wide, wide_bytes, narrowed, narrowed_bytes;
     /* This handle's encoder beside questions: how long the store's oldest fact has waited for KV as far as it knows; the share of the engine's
      * time that this gives it while a question is open (0 = none); seconds with a question open, and those of them that it had; slices in

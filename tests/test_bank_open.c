@@ -190,6 +190,7 @@ static void test_older_version_is_migrated(void **state)
             "ALTER TABLE segments DROP COLUMN n_passes; ALTER TABLE segments DROP COLUMN lead;"
             "ALTER TABLE segments DROP COLUMN write_time; ALTER TABLE embeddings DROP COLUMN checksum;"
             "DROP INDEX segments_outdated; ALTER TABLE segments DROP COLUMN outdated;"
+            "DROP INDEX segments_wide; ALTER TABLE segments DROP COLUMN wide;"
             "ALTER TABLE fact_versions DROP COLUMN dated; ALTER TABLE turns DROP COLUMN dated;"
             "DROP TABLE placement_items; DROP TABLE placements; DROP TABLE doomed; DROP TABLE home; DROP TABLE calibrations;"
             "PRAGMA user_version = 1");

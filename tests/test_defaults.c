@@ -1,4 +1,5 @@
-/* What every default resolves to, and that the codec `auto` is the type of the engine's cache: changing one is to be a decision, not a slip. */
+/* What every default resolves to, that the codec `auto` is the type of the engine's cache, and that the default is int8 where rows serve
+ * users: changing one is to be a decision, not a slip. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -56,7 +57,7 @@ static void auto_is_the_type_of_the_cache(void **state)
     static const struct { const char *options, *codec; is_codec want; } cases[] = {
         { "", NULL, IS_CODEC_F16 },          { "", "auto", IS_CODEC_F16 },  { "remote", NULL, IS_CODEC_BF16 },
         { "remote", "auto", IS_CODEC_BF16 }, { "noinject", NULL, IS_CODEC_F16 }, { "", "f32", IS_CODEC_F32 },
-        { "", "bf16", IS_CODEC_BF16 },
+        { "", "bf16", IS_CODEC_BF16 },       { "", "int8", IS_CODEC_INT8 }, { "", "default", IS_CODEC_F16 },
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -69,19 +70,21 @@ static void auto_is_the_type_of_the_cache(void **state)
         assert_int_equal(is->codec, cases[i].want);
         assert_int_equal(is->profile->codec, cases[i].want);
         assert_memory_equal(is->profile->fingerprint, is->profile->in_codec[cases[i].want], IS_HASH_BYTES);
-        if (m.can_inject) assert_int_equal(m.kv_bytes_per_token, 128 * is_codec_bytes(cases[i].want)); /* 8 planes of 16 */
+        if (m.can_inject) assert_int_equal(m.kv_bytes_per_token, 8 * 2 * is_codec_row_bytes(cases[i].want, 8)); /* 8 planes, 2 heads of 8 */
         inferscale_close(is);
     }
     unsetenv("INFERSCALE_MOCK");
 }
 
-/* The same of a vLLM server, whose cache may be of any of the three. */
+/* The same of a vLLM server, whose cache may be of any of the three. Its default is int8. */
 static void auto_is_the_type_of_a_servers_cache(void **state)
 {
-    static const is_codec types[] = { IS_CODEC_F16, IS_CODEC_BF16, IS_CODEC_F32 };
+    static const is_codec types[] = { IS_CODEC_F16, IS_CODEC_BF16, IS_CODEC_F32, IS_CODEC_BF16 };
+    static const char *const codecs[] = { "auto", "auto", "auto", NULL };
 
     (void)state;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const is_codec want = codecs[i] ? types[i] : IS_CODEC_INT8;
         inferscale_options o = INFERSCALE_OPTIONS_INIT;
         inferscale_model_info m;
         inferscale *is;
@@ -92,11 +95,12 @@ static void auto_is_the_type_of_a_servers_cache(void **state)
         o.home = bg_home;
         o.engine = "vllm";
         o.upstream = f->url;
+        o.codec = codecs[i];
         o.plugin_dir = bg_plugins;
         is = bg_open(&o);
         OK(inferscale_model(is, &m));
-        assert_int_equal(is->codec, types[i]);
-        assert_int_equal(is->profile->codec, types[i]);
+        assert_int_equal(is->codec, want);
+        assert_int_equal(is->profile->codec, want);
         inferscale_close(is);
         fake_stop(f);
     }
@@ -133,7 +137,7 @@ static void the_background_has_its_share(void **state)
 static void settings_of_the_server(void **state)
 {
     static const struct { const char *name, *value; } want[] = {
-        { "codec", "auto" }, { "policy", "" }, { "refine", "" }, { "ctx", "0" }, { "threads", "0" }, { "parallel", "4" }, { "ram", "1G" },
+        { "codec", "default" }, { "policy", "" }, { "refine", "" }, { "ctx", "0" }, { "threads", "0" }, { "parallel", "4" }, { "ram", "1G" },
         { "k", "10" }, { "mode", "kv" }, { "audit", "0" }, { "host", "127.0.0.1" }, { "port", "8080" }, { "max_connections", "512" },
         { "max_queue", "256" }, { "max_body", "16M" }, { "read_s", "30" }, { "idle_s", "75" }, { "drain_s", "30" }, { "generate_s", "600" },
         { "log", "auto" }, { "read_only", "off" },

@@ -62,9 +62,10 @@ static void facts_that_come_one_by_one(void **state)
         }
         if (strcmp(codecs[i], "f16") == 0)
             for (int f = 0; f < FACTS; f++) ek_check_fact(l, &policy, ids[f]);
-        /* a page costs its header's tokens and its leads once, a fact its own; bf16 and int8 rows are not good enough to build upon */
-        if (i % 2 == 0) assert_true((double)computed < 2.6 * (double)own);
-        else assert_true(computed > own);
+        /* A page costs its header's tokens and its leads once, a fact its own: what an open page builds on is
+         * not int8 yet. bf16 rows are not good enough. */
+        if (strcmp(codecs[i], "bf16") != 0) assert_true((double)computed < 1.8 * (double)own);
+        else assert_true((double)computed > 1.8 * (double)own);
         lab_close(l);
     }
 }

@@ -181,12 +181,172 @@ static void a_store_that_was_rounded_holds_what_the_other_does(void **state)
     scratch_remove(dir);
 }
 
+/* ---- int8, and the pages that take more facts ----------------------------------------------- */
+
+/* Single facts are spread over 8 pages of 4 by the store's own key: with 3 in each, 24 are in open pages. */
+enum { MANY = 40, FEW = 22 };
+
+static void remember(inferscale *is, int from, int n, int64_t *ids)
+{
+    for (int i = from; i < from + n; i++) {
+        char text[60];
+
+        snprintf(text, sizeof text, "Anna has %d apples and %d pears.", i, 3 * i);
+        ids[i] = store_fact(is, &store_anna, text);
+    }
+}
+
+/* Files of each codec in the vault. */
+static void count_codecs(const char *home, size_t n[IS_CODECS])
+{
+    size_t n_files = 0;
+    char **files = store_files(home, ".seg", &n_files);
+
+    memset(n, 0, IS_CODECS * sizeof *n);
+    for (size_t i = 0; i < n_files; i++) {
+        is_segment *s = NULL;
+
+        OK(is_segment_read(is_fs_posix(), files[i], &s));
+        n[is_segment_info(s)->codec]++;
+        is_segment_unref(s);
+    }
+    store_files_free(files, n_files);
+}
+
+static uint64_t encode(inferscale *is)
+{
+    inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
+
+    OK(inferscale_encode(is, &store_anna, &o));
+    return o.tokens_computed;
+}
+
+/* Facts that come one by one stay in the cache's type while their page is open, and no longer; each then
+ * holds what rounding the rows of a store in that type gives. */
+static void pages_that_are_full_become_int8(void **state)
+{
+    char *dir = scratch_make();
+    char *home = strdup(scratch_path(dir, "int8"));
+    const char *open_rows = "SELECT count(*) FROM segments s WHERE s.lead OR EXISTS(SELECT 1 FROM"
+                            " page_facts f JOIN pages g ON g.id = f.page_id WHERE f.item_id ="
+                            " s.item_id AND f.lead = 0 AND g.open)";
+    inferscale *is = open_as(home, "int8");
+    int64_t ids[MANY];
+    size_t n[IS_CODECS];
+
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        remember(is, i, 1, ids);
+        encode(is);
+        count_codecs(home, n);
+        if (i == 0) assert_int_equal(n[IS_CODEC_F16], 1);
+        assert_int_equal(n[IS_CODEC_F16], store_sql_int(home, open_rows));
+        assert_int_equal(n[IS_CODEC_F16], store_sql_int(home, "SELECT sum(wide) FROM segments"));
+    }
+    assert_true(n[IS_CODEC_INT8] >= MANY - 24);
+    assert_int_equal(n[IS_CODEC_F32], 0);
+    assert_int_equal(store_sql_int(home, "SELECT count(*) FROM doomed"), 0);
+    inferscale_close(is);
+    store_expect_sound(home);
+    free(home);
+    scratch_remove(dir);
+}
+
+/* Whatever codec is asked for next, one set of rows is left, and what can be rounded is not computed. */
+static void a_store_has_one_set_of_rows(void **state)
+{
+    static const struct { const char *codec; is_codec left; bool computes; } turns[] = {
+        { "f32", IS_CODEC_F32, true }, { "auto", IS_CODEC_F16, false }, { "int8", IS_CODEC_INT8, false },
+        { "auto", IS_CODEC_F16, true }, { "bf16", IS_CODEC_BF16, true }, { "int8", IS_CODEC_INT8, true },
+    };
+    char *dir = scratch_make();
+    char *home = strdup(scratch_path(dir, "turns"));
+    inferscale *is = open_as(home, "f32");
+    size_t n[IS_CODECS];
+    int64_t ids[16];
+
+    (void)state;
+    remember(is, 0, 16, ids); /* four pages, all of them full */
+    inferscale_close(is);
+    for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        is = open_as(home, turns[i].codec);
+        assert_int_equal(encode(is) > 0, turns[i].computes);
+        inferscale_close(is);
+        count_codecs(home, n);
+        for (int c = 0; c < IS_CODECS; c++) assert_int_equal(n[c], c == (int)turns[i].left ? 16 : 0);
+        assert_int_equal(store_sql_int(home, "SELECT count(*) FROM segments"), 16);
+        assert_int_equal(store_sql_int(home, "SELECT count(DISTINCT fingerprint) FROM pages"), 1);
+        store_expect_sound(home);
+    }
+    free(home);
+    scratch_remove(dir);
+}
+
+/* A fact that joins a page after the store went over to int8 builds on the page's rows: they came along as
+ * they were. */
+static void open_pages_come_along(void **state)
+{
+    char *dir = scratch_make();
+    char *home = strdup(scratch_path(dir, "open"));
+    inferscale *is = open_as(home, "auto");
+    int64_t ids[3];
+    uint64_t first;
+
+    (void)state;
+    remember(is, 0, 1, ids);
+    first = encode(is);
+    assert_true(first > 0);
+    inferscale_close(is);
+    is = open_as(home, "int8");
+    assert_int_equal(encode(is), 0);
+    assert_int_equal(store_sql_int(home, "SELECT sum(wide) FROM segments"), 1);
+    inferscale_close(is);
+    store_expect_sound(home);
+    free(home);
+    scratch_remove(dir);
+}
+
+/* What is forgotten goes in either codec, and the store proves it. */
+static void forgetting_reaches_both(void **state)
+{
+    char *dir = scratch_make();
+    char *home = strdup(scratch_path(dir, "forget"));
+    inferscale *is = open_as(home, "int8");
+    inferscale_forget_options o = INFERSCALE_FORGET_OPTIONS_INIT;
+    int64_t ids[FEW];
+    size_t n[IS_CODECS];
+
+    (void)state;
+    remember(is, 0, FEW - 1, ids); /* five full pages, and one fact in the sixth */
+    encode(is);
+    remember(is, FEW - 1, 1, ids);
+    encode(is);
+    count_codecs(home, n);
+    assert_true(n[IS_CODEC_INT8] > 0 && n[IS_CODEC_F16] > 0);
+    o.prove = 1;
+    for (int i = 0; i < FEW; i++) {
+        inferscale_forget_report r;
+
+        OK(inferscale_forget_with(is, &store_anna, &ids[i], 1, &o, &r));
+        assert_true(r.proven && r.traces == 0);
+    }
+    inferscale_close(is);
+    count_codecs(home, n);
+    for (int c = 0; c < IS_CODECS; c++) assert_int_equal(n[c], 0);
+    free(home);
+    scratch_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounding_a_segment_is_storing_it_narrow),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_store_that_was_rounded_holds_what_the_other_does),
+        cmocka_unit_test(pages_that_are_full_become_int8),
+        cmocka_unit_test(a_store_has_one_set_of_rows),
+        cmocka_unit_test(open_pages_come_along),
+        cmocka_unit_test(forgetting_reaches_both),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

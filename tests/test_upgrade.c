@@ -382,8 +382,8 @@ static void what_is_broken_off_leaves_no_gap(void **state)
     store_expect_sound(mock);
 }
 
-/* `encode` does it too; who asks for a codec keeps what he has. */
-static void who_asks_for_a_codec_keeps_it(void **state)
+/* `encode` does it too, for the owner that it is told; and who asks for f32 keeps it. */
+static void who_asks_for_a_codec_has_it(void **state)
 {
     size_t n[IS_CODECS], f32;
     uint64_t bytes;
@@ -398,15 +398,18 @@ static void who_asks_for_a_codec_keeps_it(void **state)
     f32 = n[IS_CODEC_F32];
     assert_true(f32 > 10);
     is = open_store(mock, false, "f16");
-    OK(inferscale_encode(is, &ben, NULL));
-    inferscale_close(is);
-    old_codecs(mock, n, &bytes);
-    assert_int_equal(n[IS_CODEC_F32], f32);
-    is = open_store(mock, false, NULL);
     OK(inferscale_encode(is, &anna, NULL));
     s = bg_state(is, NULL);
     assert_int_equal(s.n_wide, 3); /* ben's */
     inferscale_close(is);
+    old_codecs(mock, n, &bytes);
+    assert_true(n[IS_CODEC_F32] < f32);
+    is = open_store(mock, false, NULL);
+    OK(inferscale_encode(is, &ben, NULL));
+    assert_int_equal(bg_state(is, NULL).n_wide, 0);
+    inferscale_close(is);
+    old_codecs(mock, n, &bytes);
+    assert_int_equal(n[IS_CODEC_F32], 0);
     store_expect_sound(mock);
 }
 
@@ -493,7 +496,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_go_on_while_views_are_rebuilt, unpack, bg_tear_down),
         cmocka_unit_test_setup_teardown(it_is_done_once, unpack, bg_tear_down),
         cmocka_unit_test_setup_teardown(what_is_broken_off_leaves_no_gap, unpack, bg_tear_down),
-        cmocka_unit_test_setup_teardown(who_asks_for_a_codec_keeps_it, unpack, bg_tear_down),
+        cmocka_unit_test_setup_teardown(who_asks_for_a_codec_has_it, unpack, bg_tear_down),
         cmocka_unit_test_setup_teardown(forgetting_reaches_old_rows, unpack, bg_tear_down),
         cmocka_unit_test_setup_teardown(forgetting_reaches_half_of_them, unpack, bg_tear_down),
     };

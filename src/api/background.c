@@ -155,6 +155,7 @@ static void end_of_pass(is_background *b, int stage, is_bg_part *part)
     is_bg_stage *s = &b->stages[stage];
 
     part->n[stage] = 0;
+    if (stage >= IS_STAGE_FIRST) is_bg_narrow_again(part);
     if (stage == IS_STAGE_FIRST) part->since_ms = 0;
     part->dirty[stage] = part->again[stage];
     if (!part->again[stage]) return;
@@ -313,8 +314,13 @@ static bool stage_turn(is_bg_worker *w, int stage)
     bool any = false;
 
     if (stage >= IS_STAGE_REFINE && !is_gate_open(b->is->gate)) return false;
-    if (stage == IS_STAGE_REFINE && replace_turn(w)) return true;
-
+    if (stage == IS_STAGE_REFINE) {
+        if (replace_turn(w)) return true;
+        if (is_bg_settle(w, &st)) {
+            if (st != INFERSCALE_OK) note_failure(w, IS_STAGE_FIRST, st);
+            return true;
+        }
+    }
     if (s->off || is_now_ms() < s->retry_ms || !make_ready(w, stage)) return false;
     if (stage == IS_STAGE_FIRST && is_bg_narrow(w, &st)) {
         if (st != INFERSCALE_OK) note_failure(w, stage, st);

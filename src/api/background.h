@@ -30,7 +30,8 @@ typedef struct is_bg_part {
     double since_ms;                  /* since when the oldest of them waits for the first stage, as far as is known; 0 = none does */
     uint32_t passed[IS_STAGES];       /* items that cannot be done as they are; they do not wait */
     bool dirty[IS_STAGES], again[IS_STAGES]; /* there may be work behind `done`; some failed: once more from the start */
-    is_narrowing narrowing;           /* of rows in a wider codec; looked for once */
+    is_narrowing narrowing;           /* of rows in other codecs; those that were there at the first look */
+    is_narrowing settling;            /* of rows whose page has been closed */
     uint32_t narrow_failed;
     int64_t replaced_to;              /* outdated rows of facts up to this id are replaced */
     bool replaced;                    /* all are */
@@ -134,9 +135,13 @@ is_status is_bg_replace(is_bg_worker *w, is_bg_part *part, uint32_t *n_done);
  * refining for all. */
 bool is_bg_embeds_first(is_bg_worker *w, int stage, const is_bg_part *part);
 bool is_bg_stopping(const is_background *b);
-/* The next few rows that an older version stored in a wider codec than `auto` means (is_encode_narrow). Comes before encoding, which would
+/* The next few rows that are stored in another codec than the handle's (is_encode_narrow). Comes before encoding, which would
  * compute them anew. False: there are none, or not now; *st is a failure that is worth telling, else INFERSCALE_OK. */
 bool is_bg_narrow(is_bg_worker *w, is_status *st);
+/* The same of rows whose page has been closed (is_encode_settle); when nothing waits for the first stage. */
+bool is_bg_settle(is_bg_worker *w, is_status *st);
+/* The first stage, or one of the second, has done all of this partition's for now. */
+void is_bg_narrow_again(is_bg_part *part);
 /* Servers of a remote engine that are up now; 0 where the engine computes here. */
 size_t is_bg_servers_up(is_background *b);
 void is_bg_watch_servers(is_bg_worker *w);

@@ -312,14 +312,15 @@ is_status is_bg_slice(is_bg_worker *w, int stage, is_bg_part *part, uint32_t *n_
     return st;
 }
 
-/* ---- Rows in a wider codec ------------------------------------------------------------------------------------------------ */
+/* ---- Rows in other codecs ------------------------------------------------------------------------------------------------- */
 
 enum { NARROW_TRIES = 3 };
 
-static void count_narrowed(is_bg_worker *w, is_bg_part *part, const is_narrowing *before)
+typedef is_status (*narrow_fn)(const is_encoder *enc, const is_partition *p, is_narrowing *n);
+
+static void count_narrowed(is_bg_worker *w, is_bg_part *part, const is_narrowing *before, const is_narrowing *now)
 {
     is_background *b = w->b;
-    const is_narrowing *now = &part->narrowing;
 
     for (int s = IS_STAGE_FIRST; s < IS_STAGES; s++) part->dirty[s] = true; /* what waited may have its rows now */
     pthread_mutex_lock(&b->lock);
@@ -329,38 +330,57 @@ static void count_narrowed(is_bg_worker *w, is_bg_part *part, const is_narrowing
     pthread_mutex_unlock(&b->lock);
 }
 
-static bool narrow_part(is_bg_worker *w, is_bg_part *part, is_status *st)
+static bool narrow_part(is_bg_worker *w, is_bg_part *part, narrow_fn next, is_narrowing *n, is_status *st)
 {
-    const is_narrowing before = part->narrowing;
+    const is_narrowing before = *n;
     is_encoder enc = is_handle_encoder(w->b->is);
     is_partition p;
 
     *st = is_bank_partition_by_id(w->bank, part->id, &p);
-    if (*st == INFERSCALE_E_NOTFOUND) part->narrowing.done = true, *st = INFERSCALE_OK;
-    if (*st == INFERSCALE_OK && part->narrowing.done) return false;
+    if (*st == INFERSCALE_E_NOTFOUND) n->done = true, *st = INFERSCALE_OK;
+    if (*st == INFERSCALE_OK && n->done) return false;
     enc.bank = w->bank;
-    if (*st == INFERSCALE_OK) *st = is_encode_narrow(&enc, &p, &part->narrowing);
+    if (*st == INFERSCALE_OK) *st = next(&enc, &p, n);
     if (*st == INFERSCALE_E_STALE) {
         *st = INFERSCALE_OK; /* it changes right now: the next time */
         return false;
     }
-    if (*st == INFERSCALE_OK && !part->narrowing.done) count_narrowed(w, part, &before);
-    if (*st == INFERSCALE_OK) return !part->narrowing.done;
-    part->narrowing.done = ++part->narrow_failed >= NARROW_TRIES; /* until the store is opened again: encoding must go on */
+    if (*st == INFERSCALE_OK && !n->done) count_narrowed(w, part, &before, n);
+    if (*st == INFERSCALE_OK) return !n->done;
+    n->done = ++part->narrow_failed >= NARROW_TRIES; /* until the store is opened again: encoding must go on */
     return true;
 }
 
-bool is_bg_narrow(is_bg_worker *w, is_status *st)
+static bool narrow_next(is_bg_worker *w, bool settle, is_status *st)
 {
     *st = INFERSCALE_OK;
     if (!is_handle_narrows(w->b->is)) return false;
     for (size_t i = 0; i < w->n_parts; i++) {
-        if (w->parts[i].narrowing.done) continue;
+        is_bg_part *part = &w->parts[i];
+        is_narrowing *n = settle ? &part->settling : &part->narrowing;
+
+        if (n->done) continue;
         /* Not for ever: the next look tells how long facts have waited. */
         if (computes_elsewhere(w->b) ? !is_gate_hold_wait(w->b->is->gate, LOOK_UP_MS)
                                      : !is_gate_work_wait(w->b->is->gate, true, LOOK_UP_MS))
             return true;
-        if (narrow_part(w, &w->parts[i], st)) return true;
+        if (narrow_part(w, part, settle ? is_encode_settle : is_encode_narrow, n, st)) return true;
     }
     return false;
+}
+
+bool is_bg_narrow(is_bg_worker *w, is_status *st)
+{
+    return narrow_next(w, false, st);
+}
+
+bool is_bg_settle(is_bg_worker *w, is_status *st)
+{
+    return narrow_next(w, true, st);
+}
+
+void is_bg_narrow_again(is_bg_part *part)
+{
+    part->settling = (is_narrowing){ 0 };
+    if (part->narrowing.left) part->narrowing = (is_narrowing){ .until = part->narrowing.until };
 }

@@ -195,25 +195,39 @@ static is_status encode_under(work *w, const is_policy *policy)
     return st;
 }
 
-/* ---- Rows in a wider codec ------------------------------------------------------------------------------------------------ */
+/* ---- Rows in other codecs ------------------------------------------------------------------------------------------------- */
 
 bool is_handle_narrows(const inferscale *is)
 {
-    return !is->has_codec && !is->read_only && is->profile && is_encode_wide_view(is->profile);
+    return !is->read_only && is->profile;
+}
+
+typedef is_status (*narrow_fn)(const is_encoder *enc, const is_partition *p, is_narrowing *n);
+
+static is_status walk_all(const is_encoder *enc, const is_partition *p, narrow_fn next, is_narrowing *n)
+{
+    is_status st = INFERSCALE_OK;
+
+    for (int tries = 0; !n->done && st == INFERSCALE_OK;) {
+        st = next(enc, p, n);
+        if (st == INFERSCALE_E_STALE && ++tries < 3) st = INFERSCALE_OK;
+    }
+    return st;
 }
 
 is_status is_handle_narrow(inferscale *is, const is_partition *p)
 {
     is_encoder enc = is_handle_encoder(is);
-    is_narrowing n = { 0 };
-    is_status st = INFERSCALE_OK;
+    is_narrowing n = { 0 }, closed = { 0 };
+    is_status st;
 
-    for (int tries = 0; is_handle_narrows(is) && !n.done && st == INFERSCALE_OK;) {
-        st = is_encode_narrow(&enc, p, &n);
-        if (st == INFERSCALE_E_STALE && ++tries < 3) st = INFERSCALE_OK;
-    }
-    if (n.rows) is_log(IS_LOG_INFO, "%llu segments that were stored in f32 take %llu bytes now, not %llu", (unsigned long long)n.rows,
-                       (unsigned long long)n.bytes_after, (unsigned long long)n.bytes_before);
+    if (!is_handle_narrows(is)) return INFERSCALE_OK;
+    st = walk_all(&enc, p, is_encode_narrow, &n);
+    if (st == INFERSCALE_OK) st = walk_all(&enc, p, is_encode_settle, &closed);
+    if (n.files + closed.files)
+        is_log(IS_LOG_INFO, "%llu segments that were stored in a wider codec take %llu bytes now, not %llu",
+               (unsigned long long)(n.files + closed.files), (unsigned long long)(n.bytes_after + closed.bytes_after),
+               (unsigned long long)(n.bytes_before + closed.bytes_before));
     return st;
 }
 
@@ -241,7 +255,7 @@ static is_status encode_all(work *w, const is_policy *policies, size_t n)
                        is_engine_describe(w->is->engine)->why_not);
     IS_TRY(is_handle_narrow(w->is, &w->p));
     for (size_t i = 0; i < n; i++) IS_TRY(encode_under(w, &policies[i]));
-    return INFERSCALE_OK;
+    return is_handle_narrow(w->is, &w->p); /* what there are new rows for, and pages that are full now */
 }
 
 static is_status encode_views(work *w, const is_policy *policies, size_t n)

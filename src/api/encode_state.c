@@ -59,7 +59,7 @@ static is_status count(inferscale *is, const is_partition *part, inferscale_enco
                                        profile ? is->policy.header_one_in : 0, 0, &k));
     if (profile && can_inject) IS_TRY(count_unrefined(is, bank, p, profile, &r));
     if (profile && can_inject && is_handle_narrows(is))
-        IS_TRY(is_bank_count_view(bank, p, is_encode_wide_view(profile), &out->n_wide, &out->wide_bytes));
+        IS_TRY(is_encode_count_wide(bank, is_engine_describe(is->engine), profile, p, &out->n_wide, &out->wide_bytes));
     out->n_unrefined = r.n;
     out->model_known = profile != NULL;
     out->n_unembedded = e.n;

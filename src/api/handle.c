@@ -134,7 +134,8 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->loading_ctx = o->loading_ctx;
     if (o->background && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
-    is->has_codec = o->codec && o->codec[0] && strcmp(o->codec, "auto") != 0;
+    is->lossless = o->codec && strcmp(o->codec, "auto") == 0;
+    is->has_codec = !is->lossless && o->codec && o->codec[0] && strcmp(o->codec, "default") != 0;
     IS_TRY(is_codec_parse(is->has_codec ? o->codec : "f16", &is->codec));
     IS_TRY(check_model(o));
     IS_TRY(is_policy_parse(o->policy ? o->policy : IS_DEFAULT_POLICY, &is->policy));

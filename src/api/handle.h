@@ -40,6 +40,7 @@ struct inferscale {
     int flash_attention;
     is_codec codec;
     bool has_codec;            /* it was asked for; else the model decides, once it is loaded */
+    bool lossless;             /* and then the type of its cache is wanted ("auto") */
     is_policy policy, refine;  /* of the stages; see is_handle_policies */
     bool has_refine;
     bool read_only;
@@ -107,8 +108,7 @@ is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engi
  * stage is off). Refining is the refine policy's rows, and those behind the bare header for the fact that comes first in a plan. */
 enum { IS_STAGE_POLICIES = 2 };
 size_t is_handle_policies(const inferscale *is, int stage, is_policy out[IS_STAGE_POLICIES]);
-/* Does this handle take over rows that are stored in f32 where its model's cache is narrower? Those who asked for a codec keep what they
- * have. After is_handle_engine. */
+/* Does this handle make rows that are stored in other codecs its own (is_encode_narrow)? After is_handle_engine. */
 bool is_handle_narrows(const inferscale *is);
 /* All of a partition's, now. */
 is_status is_handle_narrow(inferscale *is, const is_partition *p);

@@ -45,7 +45,7 @@ static bool hash_settings(const inferscale *is, uint8_t out[IS_HASH_BYTES])
         hash_string(h, model);
         hash_string(h, remote ? "" : embedder); /* one elsewhere is asked itself */
         hash_string(h, is->system);
-        is_hash_u64(h, is->has_codec ? 1 + (uint64_t)is->codec : 0);
+        is_hash_u64(h, is->has_codec ? 1 + (uint64_t)is->codec : is->lossless ? 1 + IS_CODECS : 0);
         is_hash_u64(h, is->n_ctx);
         is_hash_u64(h, (uint64_t)is->flash_attention);
         is_hash_end(h, out);
@@ -259,8 +259,9 @@ bool is_known_nothing_waits(inferscale *is, const is_partition *p, const is_poli
 {
     int64_t *ids = NULL;
     size_t waiting = 0;
+    uint64_t n_wide = 0, bytes = 0;
     char *spec = NULL;
-    bool remote = false, ok;
+    bool remote = false, only = false, ok;
     record r;
 
     if (is_handle_profile(is)) return false;
@@ -280,6 +281,8 @@ bool is_known_nothing_waits(inferscale *is, const is_partition *p, const is_poli
              waiting == 0;
         is_free(ids);
     }
+    ok = ok && is_bank_count_wide(is->bank, p, r.model, &n_wide, &bytes) == INFERSCALE_OK && n_wide == 0;
+    ok = ok && is_bank_only_view(is->bank, p, r.model, &only) == INFERSCALE_OK && only;
     ids = NULL;
     ok = ok && is_bank_outdated(is->bank, p, r.model, 0, 1, &ids, &waiting) == INFERSCALE_OK &&
          waiting == 0;

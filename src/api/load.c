@@ -94,7 +94,9 @@ static is_status load_engine(void *ctx)
     is_status st = may_load(is);
 
     if (st == INFERSCALE_OK) st = open_engine(is, job->ms, &engine);
-    if (st == INFERSCALE_OK && !is->has_codec) codec = is_engine_describe(engine)->exact_codec;
+    if (st == INFERSCALE_OK && !is->has_codec)
+        codec = is->lossless ? is_engine_describe(engine)->exact_codec
+                             : is_engine_describe(engine)->default_codec;
     if (st == INFERSCALE_OK) st = is_profile_new(engine, is->system, codec, &profile);
     if (st == INFERSCALE_OK && is_engine_geometry(engine))
         st = is_rope_new(is_engine_geometry(engine), is_engine_describe(engine)->n_ctx, &rope);

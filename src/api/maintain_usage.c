@@ -86,7 +86,8 @@ static int by_kind(const void *a, const void *b)
 /* One amount a row of the books; equal ones are added up. The first row of a file has its bytes. */
 static is_status add_segments(measure *m)
 {
-    const uint8_t *wide = is_handle_profile(m->is) && is_handle_narrows(m->is) ? is_encode_wide_view(m->is->profile) : NULL;
+    const is_profile *profile = is_handle_profile(m->is);
+    uint64_t n_wide;
     is_vault_files files;
     is_book *books = NULL;
     size_t n = 0;
@@ -96,6 +97,9 @@ static is_status add_segments(measure *m)
     m->r->vault_files = files.n;
     m->r->vault_bytes = m->r->unnamed_bytes = files.bytes;
     st = is_bank_books(m->is->bank, 0, &books, &n);
+    if (st == INFERSCALE_OK && profile && is_handle_narrows(m->is))
+        st = is_encode_count_wide(m->is->bank, is_engine_describe(m->is->engine), profile, NULL, &n_wide,
+                                  &m->r->wide_bytes);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
         bool first = i == 0 || memcmp(books[i - 1].name, books[i].name, IS_HASH_BYTES) != 0;
         const is_vault_file *f = first ? is_vault_files_find(&files, books[i].name) : NULL;
@@ -104,7 +108,6 @@ static is_status add_segments(measure *m)
         memcpy(a.fingerprint, books[i].fingerprint, IS_HASH_BYTES);
         memcpy(a.policy, books[i].policy, sizeof a.policy);
         m->r->unnamed_bytes -= a.bytes;
-        if (wide && memcmp(a.fingerprint, wide, IS_HASH_BYTES) == 0) m->r->wide_bytes += a.bytes;
         st = add(m, &a);
     }
     is_free(books);

@@ -194,6 +194,7 @@ typedef struct is_segment_row {
     uint64_t bytes;
     uint32_t n_passes;       /* contexts that the rows are the mean of; 0 counts as 1 */
     bool lead;               /* rows of a fact at the head of another page: context for that page, never served */
+    bool wide;               /* in the type of the engine's cache still; the view's codec is narrower */
 } is_segment_row;
 
 /* Enters a segment with its dependencies, if the partition's epoch is still `epoch` and all dependencies still exist in these
@@ -228,22 +229,38 @@ is_status is_bank_retire_outdated(is_bank *b, const is_partition *p,
                                   const uint8_t fingerprint[IS_HASH_BYTES], const char *policy,
                                   int64_t fact_id, is_names *stale);
 
-/* Rows that move to another codec (recode.c): from one view to another that differs in nothing else. */
+/* Rows that move to another codec (recode.c): from one view to another that differs in nothing else, or, within
+ * a view, from the type of the engine's cache to the view's own codec. */
 typedef struct is_recode {
     int64_t row_id;
     uint8_t from[IS_HASH_BYTES], to[IS_HASH_BYTES]; /* names */
     bool keep;           /* false: the row goes. The new view has its own already, or nobody asks for it again (leads of pages) */
-    uint64_t bytes;      /* of the new segment */
+    bool open;           /* the row belongs to a page that takes more facts */
+    bool wide;           /* it will be wide in the new view (is_segment_row) */
+    uint64_t bytes;      /* of the segment; the caller sets those of a new one */
 } is_recode;
-/* The rows of view `from` with greater ids than `after`, in order of ids: out[most] with row_id, from and keep. */
-is_status is_bank_recodable(is_bank *b, const is_partition *p, const uint8_t from[IS_HASH_BYTES], const uint8_t to[IS_HASH_BYTES],
-                            int64_t after, size_t most, is_recode *out, size_t *n);
+typedef struct is_recode_range {
+    int64_t after, until; /* rows with greater ids than after, up to until */
+    size_t most;
+    bool take;            /* all rows; else only those that the new view has rows in place of */
+} is_recode_range;
+/* The rows of view `from` in the range, in order of ids: out[most] with row_id, from, keep, open and bytes. from = to:
+ * the view's wide rows that belong to no open page. */
+is_status is_bank_recodable(is_bank *b, const is_partition *p, const uint8_t from[IS_HASH_BYTES],
+                            const uint8_t to[IS_HASH_BYTES], const is_recode_range *range, is_recode *out,
+                            size_t *n);
+/* Has the partition no rows of other views? They may be the same rows in another codec. */
+is_status is_bank_only_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], bool *only);
+is_status is_bank_last_segment(is_bank *b, int64_t *id); /* the greatest id of a row; 0 = there is none */
 /* Moves these rows, and with them the view's pages, in one transaction; what they depend on stays as it is. *stale = the old names,
  * doomed: the caller removes their files, then is_bank_doomed_done. E_STALE: the epoch is not `epoch` any more. */
 is_status is_bank_recode(is_bank *b, const is_partition *p, int64_t epoch, const uint8_t from[IS_HASH_BYTES],
                          const uint8_t to[IS_HASH_BYTES], const is_recode *rows, size_t n, is_names *stale);
 /* Rows of a view and their bytes; p NULL = of all partitions. */
 is_status is_bank_count_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n, uint64_t *bytes);
+/* Its wide rows that belong to no open page. */
+is_status is_bank_count_wide(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n,
+                             uint64_t *bytes);
 
 /* Pages (pages.c): what a page policy encodes together. Pages of a view (fingerprint, policy) are numbered along lanes; the
  * newest page of a lane may be open. The first places of a page may be leads: facts that have their place elsewhere, context only.

@@ -8,11 +8,28 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+/* Does a row s belong to an open page of one of these views? ?2 is the view that rows move to, ?3 the one
+ * that they come from. */
+#define OPEN_IN(views)                                                                             \
+    "EXISTS(SELECT 1 FROM page_facts f CROSS JOIN pages g ON g.id = f.page_id WHERE"               \
+    " f.partition_id = s.partition_id AND f.item_id = s.item_id AND f.version = s.version AND"     \
+    " f.lead = s.lead AND g.open = 1 AND g.fingerprint IN " views " AND s.policy ="             \
+    " CASE WHEN s.lead THEN substr(g.policy, 1, 24) || '#lead' ELSE g.policy END)"
+#define OPEN OPEN_IN("(?2, ?3)")
+#define OPEN_OWN OPEN_IN("(?2)")
+#define THERE                                                                                      \
+    "EXISTS(SELECT 1 FROM segments t WHERE t.partition_id = s.partition_id AND"                    \
+    " t.item_id = s.item_id AND t.version = s.version AND t.fingerprint = ?2 AND"                  \
+    " (s.lead OR t.policy = s.policy))"
+
 static is_status read_one(sql *q, is_recode *out)
 {
     const void *name = sqlite3_column_blob(q->stmt, 1);
 
-    *out = (is_recode){ .row_id = sqlite3_column_int64(q->stmt, 0), .keep = sqlite3_column_int(q->stmt, 2) != 0 };
+    *out = (is_recode){ .row_id = sqlite3_column_int64(q->stmt, 0),
+                        .keep = sqlite3_column_int(q->stmt, 2) != 0,
+                        .open = sqlite3_column_int(q->stmt, 3) != 0,
+                        .bytes = (uint64_t)sqlite3_column_int64(q->stmt, 4) };
     if (!name || sqlite3_column_bytes(q->stmt, 1) != IS_HASH_BYTES) {
         q->rc = SQLITE_CORRUPT;
         return INFERSCALE_OK;
@@ -21,45 +38,92 @@ static is_status read_one(sql *q, is_recode *out)
     return INFERSCALE_OK;
 }
 
-is_status is_bank_recodable(is_bank *b, const is_partition *p, const uint8_t from[IS_HASH_BYTES], const uint8_t to[IS_HASH_BYTES],
-                            int64_t after, size_t most, is_recode *out, size_t *n)
+is_status is_bank_recodable(is_bank *b, const is_partition *p, const uint8_t from[IS_HASH_BYTES],
+                            const uint8_t to[IS_HASH_BYTES], const is_recode_range *range, is_recode *out,
+                            size_t *n)
 {
+    const bool own = memcmp(from, to, IS_HASH_BYTES) == 0;
     is_status st;
     sql q;
 
     *n = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT s.id, s.name, s.lead = 0 AND NOT EXISTS(SELECT 1 FROM segments t WHERE t.partition_id = s.partition_id AND"
-                    " t.item_id = s.item_id AND t.fingerprint = ?3 AND t.policy = s.policy AND t.version = s.version)"
-                    " FROM segments s WHERE s.partition_id = ?1 AND s.fingerprint = ?2 AND s.id > ?4 ORDER BY s.id LIMIT ?5");
+    q = own ? sql_open(b, "SELECT s.id, s.name, s.lead = 0, 0, s.bytes FROM segments s WHERE s.partition_id = ?1"
+                          " AND s.fingerprint = ?2 AND s.wide = 1 AND s.id > ?4 AND s.id <= ?5 AND NOT " OPEN
+                          " ORDER BY s.id LIMIT ?6")
+            : sql_open(b, "SELECT s.id, s.name, ?7 AND s.lead = 0 AND NOT " THERE ", " OPEN ", s.bytes"
+                          " FROM segments s WHERE s.partition_id = ?1 AND s.fingerprint = ?3 AND s.id > ?4"
+                          " AND s.id <= ?5 AND (?7 OR " THERE ") ORDER BY s.id LIMIT ?6");
     sql_i64(&q, p->id);
-    sql_blob(&q, from, IS_HASH_BYTES);
     sql_blob(&q, to, IS_HASH_BYTES);
-    sql_i64(&q, after);
-    sql_i64(&q, (int64_t)most);
-    while (*n < most && sql_row(&q)) (void)read_one(&q, &out[(*n)++]);
+    sql_blob(&q, from, IS_HASH_BYTES);
+    sql_i64(&q, range->after);
+    sql_i64(&q, range->until);
+    sql_i64(&q, (int64_t)range->most);
+    if (!own) sql_i64(&q, range->take);
+    while (*n < range->most && sql_row(&q)) (void)read_one(&q, &out[(*n)++]);
     st = sql_end(&q);
     bank_unlock(b);
     if (st != INFERSCALE_OK) *n = 0;
     return st;
 }
 
-is_status is_bank_count_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n, uint64_t *bytes)
+is_status is_bank_last_segment(is_bank *b, int64_t *id)
+{
+    is_status st;
+    sql q;
+
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT ifnull(max(id), 0) FROM segments");
+    *id = sql_one_i64(&q, 0, &st);
+    bank_unlock(b);
+    return st;
+}
+
+/* Rows and bytes that a statement of (partition, view) adds up. partition 0 = all. */
+static is_status count(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *text, uint64_t *n,
+                       uint64_t *bytes)
 {
     is_status st;
     sql q;
 
     *n = *bytes = 0;
     IS_TRY(bank_lock(b));
-    q = p ? sql_open(b, "SELECT ifnull(sum(bytes), 0), count(*) FROM segments WHERE fingerprint = ?1 AND partition_id = ?2")
-          : sql_open(b, "SELECT ifnull(sum(bytes), 0), count(*) FROM segments WHERE fingerprint = ?1");
+    q = sql_open(b, text);
+    sql_i64(&q, p ? p->id : 0);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    if (p) sql_i64(&q, p->id);
     if (sql_row(&q)) {
-        *bytes = (uint64_t)sqlite3_column_int64(q.stmt, 0);
-        *n = (uint64_t)sqlite3_column_int64(q.stmt, 1);
+        *n = (uint64_t)sqlite3_column_int64(q.stmt, 0);
+        *bytes = (uint64_t)sqlite3_column_int64(q.stmt, 1);
     }
     st = sql_end(&q);
+    bank_unlock(b);
+    return st;
+}
+
+is_status is_bank_count_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n, uint64_t *bytes)
+{
+    return count(b, p, fingerprint, "SELECT count(*), ifnull(sum(bytes), 0) FROM segments WHERE fingerprint = ?2 AND"
+                                    " ?1 IN (0, partition_id)", n, bytes);
+}
+
+is_status is_bank_count_wide(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n,
+                             uint64_t *bytes)
+{
+    return count(b, p, fingerprint, "SELECT count(*), ifnull(sum(s.bytes), 0) FROM segments s WHERE s.wide = 1 AND"
+                                    " s.fingerprint = ?2 AND ?1 IN (0, s.partition_id) AND NOT " OPEN_OWN, n, bytes);
+}
+
+is_status is_bank_only_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], bool *only)
+{
+    is_status st;
+    sql q;
+
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT 1 FROM segments WHERE partition_id = ?1 AND fingerprint <> ?2 LIMIT 1");
+    sql_i64(&q, p->id);
+    sql_blob(&q, fingerprint, IS_HASH_BYTES);
+    *only = sql_one_i64(&q, 0, &st) == 0;
     bank_unlock(b);
     return st;
 }
@@ -76,13 +140,15 @@ static is_status move_row(is_bank *b, const is_partition *p, const uint8_t *to, 
         sql_i64(&q, r->row_id);
         return sql_run(&q, NULL);
     }
-    q = sql_open(b, "UPDATE segments SET name = ?3, fingerprint = ?4, bytes = ?5, write_time = ?6 WHERE partition_id = ?1 AND id = ?2");
+    q = sql_open(b, "UPDATE segments SET name = ?3, fingerprint = ?4, bytes = ?5, write_time = ?6, wide = ?7 WHERE"
+                    " partition_id = ?1 AND id = ?2");
     sql_i64(&q, p->id);
     sql_i64(&q, r->row_id);
     sql_blob(&q, r->to, IS_HASH_BYTES);
     sql_blob(&q, to, IS_HASH_BYTES);
     sql_i64(&q, (int64_t)r->bytes);
     sql_i64(&q, is_now_epoch());
+    sql_i64(&q, r->wide);
     IS_TRY(sql_run(&q, NULL));
     q = sql_open(b, "DELETE FROM doomed WHERE partition_id = ?1 AND name = ?2"); /* the new file is wanted now */
     sql_i64(&q, p->id);
@@ -114,7 +180,7 @@ is_status is_bank_recode(is_bank *b, const is_partition *p, int64_t epoch, const
     *stale = (is_names){ 0 };
     IS_TRY(bank_begin(b));
     st = bank_check_epoch(b, p, epoch);
-    if (st == INFERSCALE_OK) st = move_pages(b, p, from, to);
+    if (st == INFERSCALE_OK && memcmp(from, to, IS_HASH_BYTES) != 0) st = move_pages(b, p, from, to);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) st = move_row(b, p, to, &rows[i]);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) st = bank_retire_name(b, p, rows[i].from, stale);
     st = bank_end(b, st);

@@ -225,5 +225,13 @@ static const char version_8[] =
     "  fingerprint BLOB PRIMARY KEY NOT NULL CHECK(length(fingerprint) = 32),"
     "  low REAL NOT NULL, high REAL NOT NULL CHECK(low < high)) WITHOUT ROWID;";
 
-const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = { version_1, version_2, version_3, version_4,
-                                                             version_5, version_6, version_7, version_8 };
+/* Version 9: wide = the rows are still in the type of the engine's cache, while their view's codec is
+ * narrower: the page that they belong to was open when they were made. */
+static const char version_9[] =
+    "ALTER TABLE segments ADD COLUMN wide INTEGER NOT NULL DEFAULT 0;"
+    "CREATE INDEX segments_wide ON segments(partition_id, fingerprint) WHERE wide = 1;";
+
+const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = {
+    version_1, version_2, version_3, version_4, version_5,
+    version_6, version_7, version_8, version_9,
+};

@@ -62,8 +62,8 @@ static is_status replace_row(is_bank *b, const is_partition *p, const uint8_t *f
     sql_text(&q, policy);
     IS_TRY(sql_run(&q, NULL));
     q = sql_open(b, "INSERT INTO segments(partition_id, item_id, version, name, fingerprint, policy, n_tokens, n_context, "
-                 "n_computed, bytes, n_passes, lead, write_time) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
-                 " ?13)");
+                 "n_computed, bytes, n_passes, lead, write_time, wide) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,"
+                 " ?12, ?13, ?14)");
     sql_i64(&q, p->id);
     sql_i64(&q, row->fact_id);
     sql_i64(&q, row->version);
@@ -77,6 +77,7 @@ static is_status replace_row(is_bank *b, const is_partition *p, const uint8_t *f
     sql_i64(&q, row->n_passes ? row->n_passes : 1);
     sql_i64(&q, row->lead);
     sql_i64(&q, is_now_epoch());
+    sql_i64(&q, row->wide);
     IS_TRY(sql_run(&q, NULL));
     *id = sqlite3_last_insert_rowid(b->db);
     return INFERSCALE_OK;
@@ -137,6 +138,7 @@ static bool read_row(sql *q, is_segment_row *out)
     out->bytes = (uint64_t)sqlite3_column_int64(q->stmt, 7);
     out->n_passes = (uint32_t)sqlite3_column_int64(q->stmt, 8);
     out->lead = sqlite3_column_int(q->stmt, 9) != 0;
+    out->wide = sqlite3_column_int(q->stmt, 10) != 0;
     return true;
 }
 
@@ -151,7 +153,7 @@ is_status is_bank_segments(is_bank *b, const is_partition *p, const uint8_t fing
     *n = 0;
     IS_TRY(bank_lock(b));
     q = sql_open(b, "SELECT s.name, s.item_id, s.version, s.policy, s.n_tokens, s.n_context, s.n_computed, s.bytes,"
-                 " s.n_passes, s.lead FROM "
+                 " s.n_passes, s.lead, s.wide FROM "
                  "segments s JOIN items i ON i.partition_id = s.partition_id AND i.id = s.item_id"
                  " AND i.version = s.version WHERE s.partition_id = ?1 AND s.item_id = ?2 AND s.fingerprint = ?3"
                  " AND s.policy = ifnull(?4, s.policy) AND CASE WHEN ?4 IS NULL THEN s.lead = 0 ELSE s.outdated = 0 END"

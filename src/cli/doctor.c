@@ -59,6 +59,7 @@ static void check_cpu(visit *v, json_t *report)
 static void check_store(visit *v, inferscale *is, json_t *report)
 {
     inferscale_store_info s;
+    inferscale_encoder_state e = INFERSCALE_ENCODER_STATE_INIT;
     inferscale_status st = inferscale_store(is, 1, &s);
     char bank[32], vault[32], ram[32], facts[64], turns[64], owners[64], segments[64];
     if (st != INFERSCALE_OK) {
@@ -79,6 +80,10 @@ static void check_store(visit *v, inferscale *is, json_t *report)
                       "be read, and restore a backup",
         facts, turns, owners, bank, s.schema_version);
     say(v, "vault", OK, "%s, %s; up to %s of them in memory", segments, vault, ram);
+    if (inferscale_encode_status(is, NULL, &e) == INFERSCALE_OK && e.n_wide) {
+        cli_size(e.wide_bytes, vault);
+        say(v, "codec", OK, "%s wait to be stored in fewer bytes; `inferscale encode` does it, or a server in idle time", vault);
+    }
     json_object_set_new(report, "store",
                         json_pack("{s:o,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "home", cli_json_text(s.home), "schema_version",
                                   s.schema_version, "quick_check", s.sqlite_ok, "partitions", (json_int_t)s.n_partitions,

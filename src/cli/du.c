@@ -39,7 +39,7 @@ static void print_table(const inferscale_usage_report *u)
            u->unnamed_bytes ? " of it named by no book (`inferscale gc --unnamed`)" : "");
     if (u->wide_bytes) {
         cli_size(u->wide_bytes, vault);
-        printf("%s of it is in f32 and waits to be stored in fewer bytes (`inferscale encode`, or a server in idle time).\n", vault);
+        printf("%s of it waits to be stored in fewer bytes (`inferscale encode`, or a server in idle time).\n", vault);
     }
 }
 

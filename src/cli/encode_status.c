@@ -35,7 +35,7 @@ static void print_state(const inferscale_encoder_state *s)
         char size[32], n[64];
 
         cli_size(s->wide_bytes, size);
-        printf("%s in f32 (%s) %s to be stored in fewer bytes; `inferscale encode` does it, or a server in idle time.\n",
+        printf("%s (%s) %s to be stored in fewer bytes; `inferscale encode` does it, or a server in idle time.\n",
                cli_n_of(s->n_wide, "segment", n), size, s->n_wide == 1 ? "waits" : "wait");
     }
     if (s->n_passed) printf("Too long for the model, and served as text: %llu.\n", (unsigned long long)s->n_passed);

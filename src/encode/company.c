@@ -357,7 +357,8 @@ static is_status keep_mean(company *c, mate *m, const is_context *contexts, uint
     divide(is_engine_geometry(c->enc->engine), &m->sum, m->n_passes);
     st = all_deps(contexts, m->n_passes, &deps, &made.n_deps);
     made.deps = deps;
-    if (st == INFERSCALE_OK) st = is_rows_segment(c->enc, &m->sum, 0, name, &m->tokens, made.row.n_context, &made.segment);
+    if (st == INFERSCALE_OK) st = is_rows_segment(c->enc, &m->sum, 0, c->enc->profile->codec, name, &m->tokens, made.row.n_context,
+                             &made.segment);
     if (st == INFERSCALE_OK) st = is_keep_made(c->enc, c->p, &made, 1);
     is_free(deps);
     return st;
@@ -376,7 +377,7 @@ static is_status finish(company *c, mate *m)
 
     IS_TRY(passes_of(c, m));
     IS_TRY(contexts_of(c, m, &contexts));
-    st = is_segment_name(c->p, model, c->enc->profile, contexts, m->n_passes, 0, &m->tokens, name);
+    st = is_segment_name(c->p, model, c->enc->profile->codec, contexts, m->n_passes, 0, &m->tokens, name);
     if (st == INFERSCALE_OK && !c->job->again && is_find_kept(c->enc, c->p, c->policy->name, m->id, &row))
         there = memcmp(row.name, name, IS_HASH_BYTES) == 0;
     for (uint32_t i = 0; i < m->n_passes && st == INFERSCALE_OK && !there; i++)

@@ -84,7 +84,7 @@ static is_status prepare(const is_encoder *enc, const is_partition *p, const is_
     r->row = (is_segment_row){ .fact_id = r->item->id, .version = r->item->version, .n_tokens = r->tokens->n,
                                .n_context = r->context.tokens.n, .n_passes = 1 };
     memcpy(r->row.policy, policy->name, sizeof r->row.policy);
-    st = is_segment_name(p, is_engine_describe(enc->engine), enc->profile, &r->context, 1, 0, r->tokens, r->row.name);
+    st = is_segment_name(p, is_engine_describe(enc->engine), enc->profile->codec, &r->context, 1, 0, r->tokens, r->row.name);
     if (st != INFERSCALE_OK) {
         is_context_free(&r->context);
         return st;
@@ -114,7 +114,8 @@ static is_status run_batch(const is_encoder *enc, const is_partition *p, ready *
     for (size_t i = 0; i < m; i++) {
         of[i]->row.n_computed = rows[i].n_computed;
         if (st == INFERSCALE_OK)
-            st = is_rows_segment(enc, &rows[i], 0, of[i]->row.name, of[i]->tokens, of[i]->context.tokens.n, &made[i].segment);
+            st = is_rows_segment(enc, &rows[i], 0, enc->profile->codec, of[i]->row.name, of[i]->tokens,
+                                 of[i]->context.tokens.n, &made[i].segment);
         made[i].row = of[i]->row;
         made[i].deps = of[i]->context.deps;
         made[i].n_deps = of[i]->context.n_deps;

@@ -35,21 +35,29 @@ is_status is_encode_retire(const is_encoder *enc, const is_partition *p, const i
 is_status is_encode_fact(const is_encoder *enc, const is_partition *p, const is_policy *policy, const inferscale_item *fact, bool again,
                          is_segment_row *row);
 
-/* ---- Rows in a wider codec ------------------------------------------------------------------------------------------------ */
+/* ---- Rows in other codecs ------------------------------------------------------------------------------------------------- */
 
-/* What `auto` made of the same model, header and memory before it knew that less loses nothing: rows in f32. They are rounded once to
- * the profile's codec, as encoding them now would, and take the place of the old ones, in the books and in the vault. */
+/* How far one of the two walks over a partition's rows has come. All zero at first. */
 typedef struct is_narrowing {
-    int64_t after;               /* rows of the books up to this id are done; 0 at first, moved */
-    uint64_t rows, files;        /* added to: rows of the books that moved or went, files written */
+    int step;                    /* codecs below this one are done */
+    int64_t after, until;        /* rows of the books up to `after` are done; those behind `until` came later */
+    uint64_t rows, files;        /* added to: rows of the books that were written anew or went, files written */
     uint64_t bytes_before, bytes_after;
     bool done;                   /* nothing is left behind `after` */
+    bool left;                   /* rows in other codecs stay, until the profile's codec has rows in their place */
 } is_narrowing;
 
-/* Does the next few. Nothing of it is computed by the engine. E_STALE: the memory changed meanwhile; call again. E_IO, E_FULL, ... */
+/* Rows of the same model, header and memory that are stored in other codecs than the profile's, the next few. Those
+ * that an encoding in the profile's codec would round (f32; where that is int8, also the type of the engine's cache)
+ * become its own; others go once it has rows in their place. Nothing is computed by the engine. E_STALE: the memory
+ * changed meanwhile; call again. E_IO, E_FULL, ... */
 is_status is_encode_narrow(const is_encoder *enc, const is_partition *p, is_narrowing *n);
-/* The view that is_encode_narrow empties; NULL = the profile's codec is f32 itself. */
-const uint8_t *is_encode_wide_view(const is_profile *profile);
+/* Rows that were stored wide because their page was open, and whose page is closed now, the next few: rounded to the
+ * profile's codec, as encoding them now would. Errors as above. */
+is_status is_encode_settle(const is_encoder *enc, const is_partition *p, is_narrowing *n);
+/* How many rows wait for either of them, and their bytes; p NULL = of all partitions. */
+is_status is_encode_count_wide(is_bank *bank, const is_engine_info *model, const is_profile *profile,
+                               const is_partition *p, uint64_t *n, uint64_t *bytes);
 
 /* ---- What a segment was computed from ------------------------------------------------------------------------------------ */
 
@@ -64,9 +72,10 @@ void is_contexts_free(is_context *contexts, size_t n);
 /* ---- Pieces, for the encoder's files, the evaluation and tests ----------------------------------------------------------- */
 
 /* The segment's name: keyed by the partition, of EVERYTHING its rows are computed from: the model, each context (its computed
- * tokens, then the names of the segments whose stored rows ended it), and the own tokens. n_behind tokens of a context stand
- * behind its stored rows (computed after them). */
-is_status is_segment_name(const is_partition *p, const is_engine_info *model, const is_profile *profile, const is_context *contexts,
+ * tokens, then the names of the segments whose stored rows ended it), the own tokens, and what they are held in. n_behind tokens
+ * of a context stand behind its stored rows (computed after them). held: the codec; of wide rows 256 times that of
+ * their view more, so that two views never share an entry of the books. */
+is_status is_segment_name(const is_partition *p, const is_engine_info *model, uint64_t held, const is_context *contexts,
                           size_t n, uint32_t n_behind, const is_tokens *span, uint8_t out[IS_HASH_BYTES]);
 
 /* What an engine is told of a partition: whose memory, as of when. */
@@ -85,8 +94,9 @@ typedef struct is_span { const is_context *context; const is_tokens *tokens; } i
  * encoder says so. p: whose memory it is; NULL = nobody's. E_UNSUPPORTED also where the engine cannot take stored rows as context. */
 is_status is_capture_spans(const is_encoder *enc, const is_partition *p, const is_span *spans, size_t n, is_rows *out);
 /* Tokens [from, from + span->n) of the rows as a segment, rounded once. */
-is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, const uint8_t name[IS_HASH_BYTES],
-                          const is_tokens *span, uint32_t n_context, is_segment **out);
+is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, is_codec codec,
+                          const uint8_t name[IS_HASH_BYTES], const is_tokens *span, uint32_t n_context,
+                          is_segment **out);
 
 /* Who forgets waits for this lease: no file of an old epoch is written after he returned, and none stays that was. E_STALE: p is old. */
 is_status is_keep_begin(const is_encoder *enc, const is_partition *p, is_lease **lease);

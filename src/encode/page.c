@@ -53,6 +53,24 @@ static void sheet_free(sheet *s)
     is_free(s->kept);
 }
 
+/* What the rows of a page are held in. A page that takes more facts builds on its rows, so these are
+ * kept in the type of the engine's cache where the profile's codec loses precision; is_encode_settle
+ * makes them narrow when the page is closed. */
+static is_codec codec_of(const is_pager *g, bool open)
+{
+    const is_codec codec = g->enc->profile->codec;
+
+    return open && !is_codec_plain(codec) ? is_engine_describe(g->enc->engine)->exact_codec : codec;
+}
+
+/* What the names of rows in this codec say of it (is_segment_name). */
+static uint64_t held_in(const is_pager *g, is_codec codec)
+{
+    const is_codec own = g->enc->profile->codec;
+
+    return codec == own ? (uint64_t)codec : (uint64_t)own << 8 | (uint64_t)codec;
+}
+
 /* Header and the places before `end` as a context, without what is over. */
 static is_status context_before(const is_pager *g, const sheet *s, size_t end, is_context *c)
 {
@@ -70,7 +88,8 @@ static is_status lead_name(const is_pager *g, const sheet *s, size_t i, uint8_t 
     is_status st = context_before(g, s, i, &c);
 
     if (st == INFERSCALE_OK)
-        st = is_segment_name(g->p, is_engine_describe(g->enc->engine), g->enc->profile, &c, 1, 0, &s->w.tokens[i], name);
+        st = is_segment_name(g->p, is_engine_describe(g->enc->engine), held_in(g, codec_of(g, true)), &c, 1, 0,
+                             &s->w.tokens[i], name);
     is_context_free(&c);
     return st;
 }
@@ -119,17 +138,23 @@ static is_status sheet_new(const is_pager *g, const is_page *page, sheet *s)
     return st;
 }
 
+/* Are the rows of a place good enough to build on? int8 rows and bf16 rows (unless the model itself is
+ * bf16) are not of reference precision. */
+static bool of_reference(const is_pager *g, const is_segment_row *row)
+{
+    const is_codec codec = g->enc->profile->codec;
+
+    if (!is_codec_plain(codec)) return row->wide;
+    return codec != IS_CODEC_BF16 || is_engine_describe(g->enc->engine)->exact_codec == IS_CODEC_BF16;
+}
+
 /* The rows of all places before `end` as they are stored, if there are all of them; else the context stays computed. So it does if
- * one of them is over: the rows behind it saw it. bf16 rows (unless the model itself is bf16) and int8 rows are not of reference
- * precision. */
+ * one of them is over: the rows behind it saw it. */
 static is_status hold_stored(const is_pager *g, const sheet *s, size_t end, is_context *c)
 {
-    const is_engine_info *info = is_engine_describe(g->enc->engine);
-
-    if (end == 0 || g->enc->profile->codec == IS_CODEC_INT8 ||
-        (g->enc->profile->codec == IS_CODEC_BF16 && info->exact_codec != IS_CODEC_BF16)) return INFERSCALE_OK;
+    if (end == 0) return INFERSCALE_OK;
     for (size_t i = 0; i < end; i++)
-        if (!s->kept[i] || s->page->facts[i].over) return INFERSCALE_OK;
+        if (!s->kept[i] || s->page->facts[i].over || !of_reference(g, &s->rows[i])) return INFERSCALE_OK;
     c->stored = is_calloc(end, sizeof *c->stored);
     if (!c->stored) return is_fail(INFERSCALE_E_NOMEM, "out of memory for a page's context");
     for (; c->n_stored < end; c->n_stored++)
@@ -148,6 +173,7 @@ static is_status slice(const is_pager *g, const sheet *s, size_t from, size_t to
                        size_t *n_made)
 {
     const is_engine_info *model = is_engine_describe(g->enc->engine);
+    const is_codec codec = codec_of(g, s->page->open);
     uint32_t at = 0, others = 0;
 
     for (size_t i = from + 1; i < to; i++) others += s->w.tokens[i].n;
@@ -158,12 +184,13 @@ static is_status slice(const is_pager *g, const sheet *s, size_t from, size_t to
 
         if (!f->lead || s->page->open) { /* leads are kept for those who join later */
             m->row = (is_segment_row){ .fact_id = f->dep.item_id, .version = f->dep.version, .n_tokens = own->n,
-                                       .n_context = c->tokens.n, .n_passes = 1, .lead = f->lead };
+                                       .n_context = c->tokens.n, .n_passes = 1, .lead = f->lead,
+                                       .wide = codec != g->enc->profile->codec };
             snprintf(m->row.policy, sizeof m->row.policy, "%.31s", f->lead ? g->lead_policy : g->policy->name);
             m->row.n_computed = i > from ? own->n : rows->n_computed > others ? rows->n_computed - others : 0;
             m->n_deps = c->n_deps;
-            IS_TRY(is_segment_name(g->p, model, g->enc->profile, c, 1, at, own, m->row.name));
-            IS_TRY(is_rows_segment(g->enc, rows, at, m->row.name, own, c->tokens.n, &m->segment));
+            IS_TRY(is_segment_name(g->p, model, held_in(g, codec), c, 1, at, own, m->row.name));
+            IS_TRY(is_rows_segment(g->enc, rows, at, codec, m->row.name, own, c->tokens.n, &m->segment));
             ++*n_made;
         }
         IS_TRY(is_context_add(c, own, f->dep));

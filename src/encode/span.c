@@ -35,7 +35,7 @@ static void name_context(is_hash *h, const is_engine_info *model, const is_conte
     if (n_behind) is_hash_field(h, c->tokens.ids + c->tokens.n - n_behind, n_behind * sizeof(int32_t));
 }
 
-is_status is_segment_name(const is_partition *p, const is_engine_info *model, const is_profile *profile, const is_context *contexts,
+is_status is_segment_name(const is_partition *p, const is_engine_info *model, uint64_t held, const is_context *contexts,
                           size_t n, uint32_t n_behind, const is_tokens *span, uint8_t out[IS_HASH_BYTES])
 {
     is_hash *h = NULL;
@@ -46,7 +46,7 @@ is_status is_segment_name(const is_partition *p, const is_engine_info *model, co
     is_hash_u64(h, n);
     for (size_t i = 0; i < n; i++) name_context(h, model, &contexts[i], contexts[i].n_stored ? n_behind : 0);
     is_hash_field(h, span->ids, span->n * sizeof(int32_t));
-    is_hash_u64(h, profile->codec);
+    is_hash_u64(h, held);
     is_hash_end(h, out);
     return INFERSCALE_OK;
 }
@@ -136,11 +136,12 @@ is_status is_capture_spans(const is_encoder *enc, const is_partition *p, const i
     return st;
 }
 
-is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, const uint8_t name[IS_HASH_BYTES],
-                          const is_tokens *span, uint32_t n_context, is_segment **out)
+is_status is_rows_segment(const is_encoder *enc, const is_rows *r, uint32_t from, is_codec codec,
+                          const uint8_t name[IS_HASH_BYTES], const is_tokens *span, uint32_t n_context,
+                          is_segment **out)
 {
     const is_geometry *g = is_engine_geometry(enc->engine);
-    is_segment_desc desc = { .codec = enc->profile->codec, .n_tokens = span->n, .tokens = span->ids, .n_context = n_context, .geometry = g };
+    is_segment_desc desc = { .codec = codec, .n_tokens = span->n, .tokens = span->ids, .n_context = n_context, .geometry = g };
     const float **rows = is_malloc((g->n_planes + 1) * sizeof *rows);
     is_status st;
 

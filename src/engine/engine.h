@@ -85,6 +85,7 @@ typedef struct is_engine_info {
     bool remote;             /* computes elsewhere: see "Remote engines" */
     uint32_t longest_piece;  /* bytes of text that one token stands for at most; 0 = not known, or texts become shorter first */
     is_codec exact_codec;    /* the type of its cache: the narrowest codec whose rows are as precise as those that it computes */
+    is_codec default_codec;  /* what its rows are stored in unless another codec is asked for */
 } is_engine_info;
 
 /* The literal pieces of the model's chat format, found by rendering its template with placeholders. Never NULL. */

@@ -186,7 +186,7 @@ static void run_block(const compose_job *j, const run *s, uint32_t head, uint32_
             .rot_begin = j->p->rot_begin,
             .rot_dim = j->p->rot_dim,
             .pairing = j->p->pairing,
-            .how = j->set->how,
+            .how = is_codec_plain(s->from) ? j->set->how : IS_ROTATE_F32, /* other bits than the engine's anyway */
         };
 
         is_kernels_rotate(j->k, &r);

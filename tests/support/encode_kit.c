@@ -193,7 +193,7 @@ static is_segment *made_by_hand(lab *l, const is_context *contexts, size_t n, co
             for (size_t j = 0; j < (size_t)is_plane_width(&g->planes[p]) * span->n; j++) sum.rows[p][j] += rows.rows[p][j] / (float)n;
         is_rows_free(&rows);
     }
-    KIT_OK(is_rows_segment(&enc, &sum, 0, name, span, 0, &out));
+    KIT_OK(is_rows_segment(&enc, &sum, 0, enc.profile->codec, name, span, 0, &out));
     is_rows_free(&sum);
     return out;
 }

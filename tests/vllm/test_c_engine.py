@@ -31,8 +31,8 @@ def store(folder, smollm2):
         env = ground.environment(INFERSCALE_HOME=home, INFERSCALE_UPSTREAM=server.url)
 
         def inferscale(*arguments, code=0, said=None):
-            ran = subprocess.run([ground.BIN, *arguments, "--engine", "vllm"], env=env, input=said, capture_output=True, text=True, timeout=600,
-                                 check=False)
+            ran = subprocess.run([ground.BIN, *arguments, "--engine", "vllm", "--codec", "auto"], env=env, input=said, capture_output=True,
+                                 text=True, timeout=600, check=False)
             assert ran.returncode == code, ran.stderr
             return ran.stdout
 

@@ -123,6 +123,7 @@ static is_status describe(is_llama *e, const is_engine_opts *o)
     i->n_ctx_train = (uint32_t)llama_model_n_ctx_train(e->model);
     i->n_vocab = (uint32_t)llama_vocab_n_tokens(e->vocab);
     i->exact_codec = IS_CODEC_F16; /* is_llama_context: the type of both caches */
+    i->default_codec = IS_CODEC_INT8;
     i->n_threads = o->n_threads ? o->n_threads : is_cpu_physical_cores();
     if (i->n_threads > 512) i->n_threads = 512; /* ggml's limit */
     if (!o->n_threads) e->fit_threads = i->n_threads;

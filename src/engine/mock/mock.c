@@ -105,6 +105,7 @@ static is_status mock_info(void *impl, is_engine_info *out)
     out->n_capture_spans = m->opt.noinject ? 0 : MOCK_SPANS;
     out->remote = out->unrotated = m->opt.remote;
     out->exact_codec = m->opt.remote ? IS_CODEC_BF16 : IS_CODEC_F16; /* what is in its rows both hold without loss */
+    out->default_codec = out->exact_codec; /* tests compare its rows bit for bit */
     return INFERSCALE_OK;
 }
 

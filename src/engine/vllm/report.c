@@ -25,6 +25,7 @@ is_status vllm_info(void *impl, is_engine_info *out)
     out->n_capture_spans = m->can_inject ? VLLM_CAPTURES : 0;
     out->unrotated = out->remote = true;
     out->exact_codec = m->codec;
+    out->default_codec = IS_CODEC_INT8;
     return INFERSCALE_OK;
 }
 

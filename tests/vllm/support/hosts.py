@@ -182,7 +182,8 @@ class Pair:
 
     def start_gateway(self, wait=True):
         command = [ground.BIN, "serve", "--host", self._address(0), "--port", self.port, "--home", self.home, "--engine", "vllm", "--keys", self.keys,
-                   "--upstream", "http://%s:%d" % (self._address(1), self.vllm_port), "--policy", "header", "--refine", "none"]
+                   "--upstream", "http://%s:%d" % (self._address(1), self.vllm_port), "--policy", "header", "--refine", "none",
+                   "--codec", "auto"]
         self.gateway = self._start(0, "gateway", command, self.port, "/ready", self.folder / "worker")
         self.api = Client(self.gateway.url, headers={"Authorization": "Bearer isk_test_0123456789abcdef"})
         if wait:

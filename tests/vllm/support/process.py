@@ -94,11 +94,14 @@ def vllm(model, folder, *arguments, port=None, env=None, wait=True):
 
 
 def inferscale(folder, *arguments, port=None, env=None, wait=True):
-    """`inferscale serve` on a store of its own: HOME/store in folder, unless arguments name another."""
+    """`inferscale serve` on a store of its own: HOME/store in folder, unless arguments name another. Its rows are in the type of vLLM's
+    cache, because the tests compare them with it."""
     port = port or ground.free_port()
     command = [ground.BIN, "serve", "--host", "127.0.0.1", "--port", str(port)]
     if "--home" not in arguments:
         command += ["--home", os.path.join(str(folder), "store")]
+    if "--codec" not in arguments:
+        command += ["--codec", "auto"]
     process = Process("inferscale", command + list(map(str, arguments)), folder, port, "/ready", ground.environment(**(env or {})))
     return process.wait_ready() if wait else process
 
