@@ -369,7 +369,7 @@ static void test_doomed_names_survive_a_crash(void **state)
     bank_kit_reopen(k, false);
     OK(is_bank_doomed(k->bank, &doomed));
     assert_true(doomed.n == 2 && kit_named(&doomed, 1) && kit_named(&doomed, 2));
-    OK(is_bank_doomed_done(k->bank, &(is_names){ 1, doomed.names }));
+    OK(is_bank_doomed_done(k->bank, &(is_names){ .n = 1, .names = doomed.names }));
     is_names_free(&doomed);
     OK(is_bank_doomed(k->bank, &doomed));
     assert_int_equal(doomed.n, 1);
