@@ -105,7 +105,8 @@ static void going_on_in_the_cache_is_going_on(void **state)
         o.ask.mode = INFERSCALE_MODE_KV;
         print_message("turn %d: resident %u, again %u of %u tokens; apart by %.2e, without memory by %.2e\n", turn + 2, live->tokens_resident,
                       again->tokens_resident, again->tokens_prompt, apart(live, again), apart(live, other));
-        assert_int_equal(live->tokens_prompt, again->tokens_prompt);
+        /* What stands there is the answer as it was drawn, which the tokenizer may cut otherwise when it reads its text. */
+        assert_true(abs((int)live->tokens_prompt - (int)again->tokens_prompt) <= 2);
         assert_true(live->tokens_resident > again->tokens_resident && live->tokens_computed < again->tokens_computed);
         assert_int_equal(live->n_facts, again->n_facts);
         assert_true(apart(live, again) < 0.02 && apart(live, other) > 5 * apart(live, again));
