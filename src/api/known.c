@@ -1,5 +1,6 @@
-/* known.c - records of what was loaded. The file has a line for each: SETTINGS MODEL EMBEDDER FILES, all hashes in hex, the newest
- * first. FILES is of the files' identities; their names are a second line, so that they can be looked at again. */
+/* known.c - records of what was loaded. The file has a line for each: SETTINGS MODEL EMBEDDER, the same
+ * model and header in each codec, FILES; all hashes in hex, the newest first. FILES is of the files'
+ * identities; their names are a second line, so that they can be looked at again. */
 #include "api/known.h"
 
 #include <limits.h>
@@ -14,10 +15,11 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-enum { RECORDS_MAX = 16, FILE_MAX_BYTES = 1 << 20, FIELDS = 4, HEX = 2 * IS_HASH_BYTES, LINE = FIELDS * (HEX + 1) };
+enum { RECORDS_MAX = 16, FILE_MAX_BYTES = 1 << 20, FIELDS = 4 + IS_CODECS, HEX = 2 * IS_HASH_BYTES, LINE = FIELDS * (HEX + 1) };
 
 typedef struct record {
-    uint8_t settings[IS_HASH_BYTES], model[IS_HASH_BYTES], embedder[IS_HASH_BYTES], files[IS_HASH_BYTES];
+    uint8_t settings[IS_HASH_BYTES], model[IS_HASH_BYTES], embedder[IS_HASH_BYTES];
+    uint8_t in_codec[IS_CODECS][IS_HASH_BYTES], files[IS_HASH_BYTES];
 } record;
 
 /* ---- Identities ---------------------------------------------------------------------------------------------------------------- */
@@ -45,7 +47,7 @@ static bool hash_settings(const inferscale *is, uint8_t out[IS_HASH_BYTES])
         hash_string(h, model);
         hash_string(h, remote ? "" : embedder); /* one elsewhere is asked itself */
         hash_string(h, is->system);
-        is_hash_u64(h, is->has_codec ? 1 + (uint64_t)is->codec : is->lossless ? 1 + IS_CODECS : 0);
+        is_hash_u64(h, is->has_codec ? 1 + (uint64_t)is->codec : is->lossless ? 0 : 1 + IS_CODECS);
         is_hash_u64(h, is->n_ctx);
         is_hash_u64(h, (uint64_t)is->flash_attention);
         is_hash_end(h, out);
@@ -164,6 +166,28 @@ static bool unhex(const char *s, uint8_t out[IS_HASH_BYTES])
     return true;
 }
 
+/* The line's fields in their order; a buffer of each. */
+static void fields_of(record *r, uint8_t *fields[FIELDS])
+{
+    int n = 0;
+
+    fields[n++] = r->settings;
+    fields[n++] = r->model;
+    fields[n++] = r->embedder;
+    for (int codec = 0; codec < IS_CODECS; codec++) fields[n++] = r->in_codec[codec];
+    fields[n] = r->files;
+}
+
+static bool read_record(const char *line, record *out)
+{
+    uint8_t *fields[FIELDS];
+    bool ok = true;
+
+    fields_of(out, fields);
+    for (int i = 0; i < FIELDS && ok; i++) ok = unhex(line + i * (HEX + 1), fields[i]);
+    return ok;
+}
+
 /* The record of these settings in the file's text, and where its names begin and end. */
 static bool find(const char *text, const uint8_t settings[IS_HASH_BYTES], record *out, const char **names, size_t *n)
 {
@@ -175,17 +199,17 @@ static bool find(const char *text, const uint8_t settings[IS_HASH_BYTES], record
         if (end - line != LINE || strncmp(line, key, HEX) != 0) continue;
         *names = end + 1;
         *n = (size_t)(next - *names);
-        return unhex(line, out->settings) && unhex(line + HEX + 1, out->model) &&
-               unhex(line + 2 * (HEX + 1), out->embedder) && unhex(line + 3 * (HEX + 1), out->files);
+        return read_record(line, out);
     }
     return false;
 }
 
-static void add_record(is_buf *b, const record *r, const char *names)
+static void add_record(is_buf *b, record *r, const char *names)
 {
-    const uint8_t *const fields[FIELDS] = { r->settings, r->model, r->embedder, r->files };
+    uint8_t *fields[FIELDS];
     char hex[HEX + 1];
 
+    fields_of(r, fields);
     for (int i = 0; i < FIELDS; i++) {
         is_hex(fields[i], IS_HASH_BYTES, hex);
         is_buf_fmt(b, "%s ", hex);
@@ -217,6 +241,7 @@ void is_known_keep(inferscale *is)
 
     if (!profile || !embedder || !is_engine_geometry(is->engine) || !hash_settings(is, r.settings)) return;
     memcpy(r.model, profile->fingerprint, IS_HASH_BYTES);
+    memcpy(r.in_codec, profile->in_codec, sizeof r.in_codec);
     memcpy(r.embedder, is_embedder_fingerprint(embedder), IS_HASH_BYTES);
     path = file_path();
     names = names_of_loaded(is);
@@ -255,13 +280,25 @@ static bool known(inferscale *is, record *out)
     return ok;
 }
 
+/* Does the partition hold no rows that wait to be rounded, nor any of the same model and header in another codec? */
+static bool is_settled(inferscale *is, const is_partition *p, const record *r)
+{
+    uint64_t n = 0, bytes = 0;
+    bool ok = is_bank_count_wide(is->bank, p, r->model, &n, &bytes) == INFERSCALE_OK && n == 0;
+
+    for (int codec = 0; codec < IS_CODECS && ok; codec++) {
+        if (memcmp(r->in_codec[codec], r->model, IS_HASH_BYTES) == 0) continue;
+        ok = is_bank_count_view(is->bank, p, r->in_codec[codec], &n, &bytes) == INFERSCALE_OK && n == 0;
+    }
+    return ok;
+}
+
 bool is_known_nothing_waits(inferscale *is, const is_partition *p, const is_policy *policies, size_t n)
 {
     int64_t *ids = NULL;
     size_t waiting = 0;
-    uint64_t n_wide = 0, bytes = 0;
     char *spec = NULL;
-    bool remote = false, only = false, ok;
+    bool remote = false, ok;
     record r;
 
     if (is_handle_profile(is)) return false;
@@ -281,8 +318,7 @@ bool is_known_nothing_waits(inferscale *is, const is_partition *p, const is_poli
              waiting == 0;
         is_free(ids);
     }
-    ok = ok && is_bank_count_wide(is->bank, p, r.model, &n_wide, &bytes) == INFERSCALE_OK && n_wide == 0;
-    ok = ok && is_bank_only_view(is->bank, p, r.model, &only) == INFERSCALE_OK && only;
+    ok = ok && is_settled(is, p, &r);
     ids = NULL;
     ok = ok && is_bank_outdated(is->bank, p, r.model, 0, 1, &ids, &waiting) == INFERSCALE_OK &&
          waiting == 0;

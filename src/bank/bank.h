@@ -249,8 +249,6 @@ typedef struct is_recode_range {
 is_status is_bank_recodable(is_bank *b, const is_partition *p, const uint8_t from[IS_HASH_BYTES],
                             const uint8_t to[IS_HASH_BYTES], const is_recode_range *range, is_recode *out,
                             size_t *n);
-/* Has the partition no rows of other views? They may be the same rows in another codec. */
-is_status is_bank_only_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], bool *only);
 is_status is_bank_last_segment(is_bank *b, int64_t *id); /* the greatest id of a row; 0 = there is none */
 /* Moves these rows, and with them the view's pages, in one transaction; what they depend on stays as it is. *stale = the old names,
  * doomed: the caller removes their files, then is_bank_doomed_done. E_STALE: the epoch is not `epoch` any more. */

@@ -80,21 +80,22 @@ is_status is_bank_last_segment(is_bank *b, int64_t *id)
     return st;
 }
 
-/* Rows and bytes that a statement of (partition, view) adds up. partition 0 = all. */
-static is_status count(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *text, uint64_t *n,
-                       uint64_t *bytes)
+/* Rows and bytes that a statement adds up: `one` of a partition (?1) and a view (?2), `all` of a view in all
+ * partitions. Two statements, so that the first finds its rows by an index. */
+static is_status count(is_bank *b, const is_partition *p, const uint8_t *fingerprint, const char *one,
+                       const char *all, uint64_t *n, uint64_t *bytes)
 {
     is_status st;
     sql q;
 
     *n = *bytes = 0;
     IS_TRY(bank_lock(b));
-    q = sql_open(b, text);
+    q = sql_open(b, p ? one : all);
     sql_i64(&q, p ? p->id : 0);
     sql_blob(&q, fingerprint, IS_HASH_BYTES);
     if (sql_row(&q)) {
-        *n = (uint64_t)sqlite3_column_int64(q.stmt, 0);
-        *bytes = (uint64_t)sqlite3_column_int64(q.stmt, 1);
+        *bytes = (uint64_t)sqlite3_column_int64(q.stmt, 0);
+        *n = (uint64_t)sqlite3_column_int64(q.stmt, 1);
     }
     st = sql_end(&q);
     bank_unlock(b);
@@ -103,29 +104,19 @@ static is_status count(is_bank *b, const is_partition *p, const uint8_t *fingerp
 
 is_status is_bank_count_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n, uint64_t *bytes)
 {
-    return count(b, p, fingerprint, "SELECT count(*), ifnull(sum(bytes), 0) FROM segments WHERE fingerprint = ?2 AND"
-                                    " ?1 IN (0, partition_id)", n, bytes);
+    return count(b, p, fingerprint,
+                 "SELECT ifnull(sum(bytes), 0), count(*) FROM segments WHERE partition_id = ?1 AND fingerprint = ?2",
+                 "SELECT ifnull(sum(bytes), 0), count(*) FROM segments WHERE ?1 = 0 AND fingerprint = ?2", n, bytes);
 }
 
 is_status is_bank_count_wide(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], uint64_t *n,
                              uint64_t *bytes)
 {
-    return count(b, p, fingerprint, "SELECT count(*), ifnull(sum(s.bytes), 0) FROM segments s WHERE s.wide = 1 AND"
-                                    " s.fingerprint = ?2 AND ?1 IN (0, s.partition_id) AND NOT " OPEN_OWN, n, bytes);
-}
-
-is_status is_bank_only_view(is_bank *b, const is_partition *p, const uint8_t fingerprint[IS_HASH_BYTES], bool *only)
-{
-    is_status st;
-    sql q;
-
-    IS_TRY(bank_lock(b));
-    q = sql_open(b, "SELECT 1 FROM segments WHERE partition_id = ?1 AND fingerprint <> ?2 LIMIT 1");
-    sql_i64(&q, p->id);
-    sql_blob(&q, fingerprint, IS_HASH_BYTES);
-    *only = sql_one_i64(&q, 0, &st) == 0;
-    bank_unlock(b);
-    return st;
+    return count(b, p, fingerprint,
+                 "SELECT ifnull(sum(s.bytes), 0), count(*) FROM segments s WHERE s.partition_id = ?1 AND"
+                 " s.fingerprint = ?2 AND s.wide = 1 AND NOT " OPEN_OWN,
+                 "SELECT ifnull(sum(s.bytes), 0), count(*) FROM segments s WHERE ?1 = 0 AND s.fingerprint = ?2"
+                 " AND s.wide = 1 AND NOT " OPEN_OWN, n, bytes);
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
