@@ -242,10 +242,13 @@ static void leave_in_a_gap(const bank_kit *k, const char *text)
 static void set_version(const bank_kit *k, int version)
 {
     sqlite3 *db = NULL;
-    char text[400];
+    char text[600];
 
-    snprintf(text, sizeof text, "DROP TABLE IF EXISTS home; DROP TABLE calibrations; DROP INDEX segments_outdated; ALTER TABLE segments DROP COLUMN outdated; ALTER TABLE"
-             " fact_versions DROP COLUMN dated; ALTER TABLE turns DROP COLUMN dated; PRAGMA user_version = %d", version);
+    snprintf(text, sizeof text,
+             "DROP TABLE IF EXISTS home; DROP TABLE calibrations; DROP INDEX segments_outdated;"
+             " ALTER TABLE segments DROP COLUMN outdated; DROP INDEX segments_wide;"
+             " ALTER TABLE segments DROP COLUMN wide; ALTER TABLE fact_versions DROP COLUMN dated;"
+             " ALTER TABLE turns DROP COLUMN dated; PRAGMA user_version = %d", version);
     assert_int_equal(sqlite3_open(k->path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
