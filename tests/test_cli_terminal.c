@@ -193,6 +193,22 @@ static void nothing_is_loaded_where_nothing_waits(void **state)
     unsetenv("INFERSCALE_CACHE");
 }
 
+/* A call without --codec changes rows of a codec that was named before: it says so, once. */
+static void a_change_of_codec_is_told(void **state)
+{
+    (void)state;
+    sh("$IS remember 'Nora owns a boat.' --engine mock --codec int8 --user nora");
+    sh("$IS remember 'Nora owns a bike.' --engine mock --codec f32 --user nora --later");
+    sh("$IS encode --engine mock --codec f32 --user nora");
+    sh("$IS encode --engine mock --codec f32 --user nora");
+    assert_string_equal(last.err, "");
+    sh("$IS encode --engine mock --user nora");
+    assert_non_null(strstr(last.err, "rows change their codec: "));
+    sh("$IS encode --engine mock --user nora");
+    assert_string_equal(last.err, "");
+    sh("$IS forget --all --yes --user nora");
+}
+
 /* ---- Outputs that end --------------------------------------------------------------------------------------------------------- */
 
 static const char *const prints[] = {
@@ -283,6 +299,7 @@ int main(void)
         CASE(an_interrupt_exits_with_130),
         CASE(a_model_that_loads_is_shown_and_can_be_left),
         CASE(nothing_is_loaded_where_nothing_waits),
+        cmocka_unit_test(a_change_of_codec_is_told),
         CASE(a_closed_pipe_ends_in_silence),
         CASE(a_full_disk_is_told),
         CASE(a_server_on_a_terminal_speaks_to_a_person),

@@ -224,9 +224,14 @@ is_status is_handle_narrow(inferscale *is, const is_partition *p)
     if (!is_handle_narrows(is)) return INFERSCALE_OK;
     st = walk_all(&enc, p, is_encode_narrow, &n);
     if (st == INFERSCALE_OK) st = walk_all(&enc, p, is_encode_settle, &closed);
+    if (n.files + n.entered) /* somebody may have chosen the other codec for them */
+        is_log(IS_LOG_WARN, "rows change their codec: %llu segments are taken over to be %s; to keep a codec, name it in every"
+               " call and in the server's settings",
+               (unsigned long long)(n.files + n.entered), is_codec_name(is->profile->codec));
     if (n.files + closed.files)
-        is_log(IS_LOG_INFO, "%llu segments that were stored in a wider codec take %llu bytes now, not %llu",
-               (unsigned long long)(n.files + closed.files), (unsigned long long)(n.bytes_after + closed.bytes_after),
+        is_log(IS_LOG_INFO, "%llu segments were rounded to %s: %llu bytes, before %llu",
+               (unsigned long long)(n.files + closed.files), is_codec_name(is->profile->codec),
+               (unsigned long long)(n.bytes_after + closed.bytes_after),
                (unsigned long long)(n.bytes_before + closed.bytes_before));
     return st;
 }

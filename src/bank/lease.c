@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { TRIES = 100, POLL_US = 1000, PATH_BYTES = 4096 };
+enum { TRIES = 100, NAMES_TRIES = 2000, POLL_US = 1000, PATH_BYTES = 4096 };
 
 struct is_lease {
     const is_fs *fs;
@@ -127,6 +127,34 @@ is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease)
 is_status is_lease_take_writing(is_bank *watch, is_partition *p, is_lease **lease)
 {
     return take(watch, p, true, lease);
+}
+
+is_status is_lease_take_names(is_bank *b, const is_partition *p, bool alone, is_lease **lease)
+{
+    const is_fs *fs = is_fs_default();
+    char folder[PATH_BYTES], path[PATH_BYTES + 64];
+    is_lease *l;
+    is_status st;
+
+    *lease = NULL;
+    IS_TRY(folder_of(b, folder));
+    snprintf(path, sizeof path, "%s/names-%lld", folder, (long long)p->id);
+    l = is_calloc(1, sizeof *l);
+    if (!l) return is_fail(INFERSCALE_E_NOMEM, "no memory for a lease; free some and try again");
+    l->fs = fs;
+    st = open_file(fs, folder, path, &l->file);
+    if (st != INFERSCALE_OK) {
+        is_free(l);
+        return cannot_have_any(st) ? INFERSCALE_OK : st;
+    }
+    st = fs->lock(fs, l->file, alone);
+    for (int i = 0; i < NAMES_TRIES && st == INFERSCALE_E_BUSY; i++) {
+        nanosleep(&(struct timespec){ .tv_nsec = POLL_US * 1000 }, NULL);
+        st = fs->lock(fs, l->file, alone);
+    }
+    if (st == INFERSCALE_OK) *lease = l;
+    else is_lease_drop(l);
+    return st == INFERSCALE_E_BUSY ? is_fail(INFERSCALE_E_STALE, "other processes store this memory's rows; try again later") : st;
 }
 
 /* ---- Looking ------------------------------------------------------------------------------------------------------------- */

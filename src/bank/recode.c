@@ -121,30 +121,38 @@ is_status is_bank_count_wide(is_bank *b, const is_partition *p, const uint8_t fi
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
 
-static is_status move_row(is_bank *b, const is_partition *p, const uint8_t *to, const is_recode *r)
+/* The new file is wanted where a row names it, and else goes: the row was replaced since it was read. */
+static is_status settle_name(is_bank *b, const is_partition *p, const uint8_t *name, is_names *stale)
+{
+    sql q = sql_open(b, "DELETE FROM doomed WHERE partition_id = ?1 AND name = ?2 AND EXISTS(SELECT 1 FROM segments s"
+                        " WHERE s.partition_id = ?1 AND s.name = ?2)");
+
+    sql_i64(&q, p->id);
+    sql_blob(&q, name, IS_HASH_BYTES);
+    IS_TRY(sql_run(&q, NULL));
+    return bank_retire_name(b, p, name, stale);
+}
+
+/* Only what the row was when it was read is moved or removed: an encoding may have replaced it meanwhile. */
+static is_status move_row(is_bank *b, const is_partition *p, const uint8_t *from, const uint8_t *to, const is_recode *r,
+                          int64_t *moved)
 {
     sql q;
 
-    if (!r->keep) {
-        q = sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND id = ?2");
-        sql_i64(&q, p->id);
-        sql_i64(&q, r->row_id);
-        return sql_run(&q, NULL);
-    }
-    q = sql_open(b, "UPDATE segments SET name = ?3, fingerprint = ?4, bytes = ?5, write_time = ?6, wide = ?7 WHERE"
-                    " partition_id = ?1 AND id = ?2");
+    q = r->keep ? sql_open(b, "UPDATE segments SET name = ?5, fingerprint = ?6, bytes = ?7, write_time = ?8, wide = ?9"
+                              " WHERE partition_id = ?1 AND id = ?2 AND name = ?3 AND fingerprint = ?4")
+                : sql_open(b, "DELETE FROM segments WHERE partition_id = ?1 AND id = ?2 AND name = ?3 AND fingerprint = ?4");
     sql_i64(&q, p->id);
     sql_i64(&q, r->row_id);
+    sql_blob(&q, r->from, IS_HASH_BYTES);
+    sql_blob(&q, from, IS_HASH_BYTES);
+    if (!r->keep) return sql_run(&q, moved);
     sql_blob(&q, r->to, IS_HASH_BYTES);
     sql_blob(&q, to, IS_HASH_BYTES);
     sql_i64(&q, (int64_t)r->bytes);
     sql_i64(&q, is_now_epoch());
     sql_i64(&q, r->wide);
-    IS_TRY(sql_run(&q, NULL));
-    q = sql_open(b, "DELETE FROM doomed WHERE partition_id = ?1 AND name = ?2"); /* the new file is wanted now */
-    sql_i64(&q, p->id);
-    sql_blob(&q, r->to, IS_HASH_BYTES);
-    return sql_run(&q, NULL);
+    return sql_run(&q, moved);
 }
 
 /* Where the new view has no pages of a policy yet, the old one's are its pages from now on. */
@@ -172,8 +180,13 @@ is_status is_bank_recode(is_bank *b, const is_partition *p, int64_t epoch, const
     IS_TRY(bank_begin(b));
     st = bank_check_epoch(b, p, epoch);
     if (st == INFERSCALE_OK && memcmp(from, to, IS_HASH_BYTES) != 0) st = move_pages(b, p, from, to);
-    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) st = move_row(b, p, to, &rows[i]);
-    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) st = bank_retire_name(b, p, rows[i].from, stale);
+    for (size_t i = 0; i < n && st == INFERSCALE_OK; i++) {
+        int64_t moved = 0;
+
+        st = move_row(b, p, from, to, &rows[i], &moved);
+        if (st == INFERSCALE_OK && rows[i].keep) st = settle_name(b, p, rows[i].to, stale);
+        if (st == INFERSCALE_OK && moved) st = bank_retire_name(b, p, rows[i].from, stale); /* else another has */
+    }
     st = bank_end(b, st);
     if (st != INFERSCALE_OK) is_names_free(stale);
     return st;

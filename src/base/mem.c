@@ -3,9 +3,11 @@
 #include "base/mem.h"
 
 #include <malloc.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* What is longer holds rows of models, not text but for a few long bodies. */
 enum { WIPE_MOST = 4 << 20 };
@@ -65,12 +67,28 @@ void *is_realloc(void *p, size_t n)
     return q;
 }
 
-/* A frame of its own, so that its array begins where the caller's frame ends. */
+/* Threads have stacks as large as this limit was when the program began; a small one is not overrun. */
+static size_t stack_wipe_bytes(void)
+{
+    static atomic_size_t known;
+    size_t n = atomic_load_explicit(&known, memory_order_relaxed);
+    struct rlimit limit;
+
+    if (n) return n;
+    n = IS_STACK_WIPE;
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur / 4 < n)
+        n = limit.rlim_cur / 4 < 1024 ? 1024 : (size_t)limit.rlim_cur / 4;
+    atomic_store_explicit(&known, n, memory_order_relaxed);
+    return n;
+}
+
+/* A frame of its own, so that what it takes begins where the caller's frame ends. */
 __attribute__((noinline)) void is_stack_wipe(void)
 {
-    char room[IS_STACK_WIPE];
+    const size_t n = stack_wipe_bytes();
+    char *room = __builtin_alloca(n);
 
-    explicit_bzero(room, sizeof room);
+    explicit_bzero(room, n);
 }
 
 void *is_malloc_aligned(size_t align, size_t n)

@@ -13,10 +13,11 @@ char *is_strdup(const char *s);                    /* NULL in gives NULL out */
 char *is_strndup(const char *s, size_t n);
 void is_free(void *p);                             /* NULL is allowed; wiped, if it is no more than 4 MiB */
 
-/* Overwrites IS_STACK_WIPE bytes of the calling thread's stack, from the caller's frame on. A thread calls it when it has
+/* Overwrites IS_STACK_WIPE bytes of the calling thread's stack, from the caller's frame on (a quarter of a stack that is
+ * smaller than four times that). A thread calls it when it has
  * finished a piece of work that saw a user's text and may stand still next: what its calls left there (copies in frames, and
  * vector registers that the dynamic linker saves when a function is called for the first time) would otherwise stay until the
- * stack is as deep again. Threads of this project have stacks of the system's default size, which is far larger. */
+ * stack is as deep again. */
 enum { IS_STACK_WIPE = 128 << 10 };
 void is_stack_wipe(void);
 

@@ -165,16 +165,22 @@ void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_
     out->cancel = cli_interrupt();
 }
 
-/* A server that is not up yet is waited for, for minutes: whoever sits before it hears that, and why. */
-static void tell_waiting(void *ctx, int level, const char *message)
+/* A server that is not up yet is waited for, for minutes: the user hears that, and why. And a call without --codec
+ * changes rows that an earlier one stored in a codec by name. Other messages are for logs. */
+static void show_message(void *ctx, int level, const char *message)
 {
-    if (strncmp(message, "waiting for ", 12) == 0) fprintf(stderr, "%s (Ctrl-C ends it)\n", message);
+    static const char waiting[] = "waiting for ", codec[] = "rows change their codec: ";
+
+    (void)ctx;
+    (void)level;
+    if (strncmp(message, waiting, sizeof waiting - 1) == 0) fprintf(stderr, "%s (Ctrl-C ends it)\n", message);
+    if (strncmp(message, codec, sizeof codec - 1) == 0) fprintf(stderr, "%s\n", message);
 }
 
 void cli_engine(const cli_args *a, inferscale_options *out)
 {
     out->engine = cli_str(a, "--engine", NULL);
-    out->on_log = tell_waiting;
+    out->on_log = show_message;
     out->upstream = cli_str(a, "--upstream", NULL);
     if (out->upstream && *out->upstream && is_urls_check(out->upstream) != INFERSCALE_OK) exit(cli_usage(a, "--upstream: %s", is_error()));
     if (cli_has(a, "--home")) out->home = cli_str(a, "--home", NULL);

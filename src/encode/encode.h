@@ -42,6 +42,7 @@ typedef struct is_narrowing {
     int step;                    /* codecs below this one are done */
     int64_t after, until;        /* rows of the books up to `after` are done; those behind `until` came later */
     uint64_t rows, files;        /* added to: rows of the books that were written anew or went, files written */
+    uint64_t entered;            /* added to: rows of another codec that the profile's view took as they are */
     uint64_t bytes_before, bytes_after;
     bool done;                   /* nothing is left behind `after` */
     bool left;                   /* rows in other codecs stay, until the profile's codec has rows in their place */

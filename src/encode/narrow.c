@@ -90,6 +90,7 @@ static is_status place_one(const walk *w, is_recode *r, bool *written, is_narrow
     if (!r->wide) return write_one(w, own, r, written, n);
     if (w->codec != cache) return write_one(w, cache, r, written, n);
     n->rows--; /* it only changes its view */
+    n->entered++;
     memcpy(r->to, r->from, IS_HASH_BYTES);
     return INFERSCALE_OK;
 }
@@ -151,24 +152,31 @@ static is_status walk_on(walk *w, is_narrowing *n, size_t *n_rows)
     is_recode rows[ROWS_AT_A_TIME];
     bool written[ROWS_AT_A_TIME] = { false };
     const is_narrowing before = *n;
-    is_lease *lease = NULL;
+    is_lease *lease = NULL, *names = NULL;
     is_names stale = { 0 };
     is_status st;
 
     IS_TRY(is_bank_recodable(w->enc->bank, &w->now, w->from, w->to, &w->range, rows, n_rows));
     if (*n_rows == 0) return INFERSCALE_OK;
+    IS_TRY(is_lease_take_names(w->enc->bank, &w->now, true, &names));
+    st = is_bank_recodable(w->enc->bank, &w->now, w->from, w->to, &w->range, rows, n_rows); /* as they are now */
+    if (st != INFERSCALE_OK || *n_rows == 0) {
+        is_lease_drop(names);
+        return st;
+    }
     st = is_keep_begin(w->enc, &w->now, &lease);
     if (st == INFERSCALE_OK) st = place_all(w, rows, *n_rows, written, n);
     if (st == INFERSCALE_OK)
         st = is_bank_recode(w->enc->bank, &w->now, w->now.epoch, w->from, w->to, rows, *n_rows, &stale);
     if (st != INFERSCALE_OK) st = withdraw(w->enc, st, rows, written, *n_rows);
     is_lease_drop(lease);
+    if (st == INFERSCALE_OK) n->after = rows[*n_rows - 1].row_id;
+    if (st == INFERSCALE_OK) st = remove_old(w->enc, &stale);
+    is_lease_drop(names);
     if (st != INFERSCALE_OK) {
         *n = before; /* nothing is counted that did not come about */
-        return st;
     }
-    n->after = rows[*n_rows - 1].row_id;
-    return remove_old(w->enc, &stale);
+    return st;
 }
 
 static is_status walk_new(const is_encoder *enc, const is_partition *p, is_codec codec, const is_narrowing *n, walk *w)

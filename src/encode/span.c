@@ -200,12 +200,13 @@ is_status is_keep_goes_on(const is_encoder *enc, const is_partition *p)
 
 is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *made, size_t n)
 {
-    is_lease *lease = NULL;
+    is_lease *lease = NULL, *names = NULL;
     is_segment_entry *entries = is_calloc(n + 1, sizeof *entries);
     bool *was_there = is_calloc(n + 1, sizeof *was_there);
     is_status st = entries && was_there ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory for %zu segments", n);
     size_t n_stored = 0;
 
+    if (st == INFERSCALE_OK) st = is_lease_take_names(enc->bank, p, false, &names);
     if (st == INFERSCALE_OK) st = is_keep_begin(enc, p, &lease);
 
     for (; n_stored < n && st == INFERSCALE_OK; n_stored++) {
@@ -220,6 +221,7 @@ is_status is_keep_made(const is_encoder *enc, const is_partition *p, is_made *ma
     if (st == INFERSCALE_OK) st = is_bank_put_segments(enc->bank, p, p->epoch, enc->profile->fingerprint, entries, n);
     if (st != INFERSCALE_OK) st = withdraw(enc, st, made, was_there, n_stored);
     is_lease_drop(lease);
+    is_lease_drop(names);
     for (size_t i = 0; i < n && st == INFERSCALE_OK; i++)
         if (!made[i].row.lead) st = is_retire_kept(enc, p, made[i].row.policy, made[i].row.fact_id, made[i].row.name, true);
     for (size_t i = 0; i < n; i++) {
