@@ -134,12 +134,34 @@ static void forgets_and_proves(void **state)
     expect_code(2);
 }
 
+/* Processes that round one owner's rows to codecs of their own, and that store new ones beside it: the books and the files
+ * agree in the end, and forgetting leaves no KV. */
+static void codecs_at_once_leave_nothing_behind(void **state)
+{
+    (void)state;
+    sh("for i in $(seq 120); do echo \"{\\\"text\\\":\\\"Anna keeps thing $i in box $((i * 7)).\\\"}\"; done > facts.jsonl;"
+       " $IS import facts.jsonl --engine mock --codec f32 --later --json && $IS encode --engine mock --codec f32 --json");
+    expect_code(0);
+    for (int i = 0; i < 3; i++) {
+        sh("$IS encode --engine mock --codec int8 --json & $IS encode --engine mock --codec f16 --json; wait;"
+           " $IS encode --engine mock --codec f32 --again --json & $IS encode --engine mock --codec int8 --json; wait");
+        sh("$IS fsck --json");
+        assert_int_equal(count("problems"), 0);
+    }
+    sh("for w in 1 2 3; do (for i in 1 2 3 4 5 6; do $IS remember \"Anna told $w $i.\" --engine mock --codec int8 --json; done) & done; wait");
+    sh("$IS fsck --json");
+    assert_int_equal(count("problems"), 0);
+    sh("$IS forget --all --yes && $IS gc && find \"$INFERSCALE_HOME/vault\" -name '*.seg' | wc -l");
+    expect_in(last.out, "\n0\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(versions_and_history, program_fresh),
         cmocka_unit_test_setup(a_change_says_which_others_it_cost, program_fresh),
         cmocka_unit_test_setup(doctor_counts_what_waits, program_fresh),
+        cmocka_unit_test_setup(codecs_at_once_leave_nothing_behind, program_fresh),
         cmocka_unit_test_setup(pins, program_fresh),
         cmocka_unit_test_setup(forgets_and_proves, program_fresh),
     };
