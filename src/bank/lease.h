@@ -19,9 +19,10 @@ is_status is_lease_take(is_bank *watch, is_partition *p, is_lease **lease);
 /* The same for who is about to store what he computed from the memory, in a file of its own: he does not if the epoch moved on since,
  * and holds it until the books have taken or refused it. */
 is_status is_lease_take_writing(is_bank *watch, is_partition *p, is_lease **lease);
-/* Who moves rows to another name (alone, whatever the codec), or stores new ones (beside others that do so): the files and rows that
- * one of them has read are still there when it writes. Held for a few rows; waits up to two seconds. E_STALE: others did not end;
- * try again later. Where no lease can be taken, as above: OK, and *lease is NULL. */
+/* A lock on the names of the partition's segment files. Rounding rows to another codec takes it alone, storing new rows takes it
+ * shared: so no process removes a file that another one is about to name. It is held for a few rows. The call waits up to two
+ * seconds. E_STALE: the other processes did not end; try again later. Where no lease can be taken, as above: OK, and *lease is
+ * NULL. */
 is_status is_lease_take_names(is_bank *b, const is_partition *p, bool alone, is_lease **lease);
 void is_lease_drop(is_lease *lease); /* NULL is allowed */
 /* Does a process, this one or another, hold a lease of the second kind on the partition, of whatever epoch? */

@@ -1,6 +1,6 @@
-/* outside.h - a thread that waits for an answer from outside of this process says so. Whoever runs
- * the thread may give its place to another meanwhile: the server does so with the places of its
- * workers, so that an endpoint that does not answer holds none of them. */
+/* outside.h - a thread announces that it waits for an answer from outside of this process. The
+ * owner of the thread may give its place to another one meanwhile: the server does so with the
+ * places of its workers, so that an endpoint that does not answer holds none of them. */
 #ifndef IS_BASE_OUTSIDE_H
 #define IS_BASE_OUTSIDE_H
 
@@ -11,7 +11,7 @@ typedef struct is_outside {
 } is_outside;
 
 /* Of this thread, from now on; lives as long as the thread works, or until it says another.
- * NULL = nobody wants to know, as at the start. */
+ * NULL = waiting is not announced, as at the start. */
 void is_outside_tell(const is_outside *o);
 
 /* Around the waiting. No lock is held at either. They do not nest. */

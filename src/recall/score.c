@@ -8,9 +8,10 @@
  * shares with what does not answer it are common.
  *
  * The constants were fitted to invented memories (tests/support/score_sets.h, seed 1, with
- * bench/fit_scores.py): what they answer, what is told of nobody or not of the person whom the
- * question names, what has nothing to do with them, and single words, in memories of 1 to 170
- * facts. The best hit of each counted, and each kind of question as much as another.
+ * bench/fit_scores.py), in memories of 1 to 170 facts. The questions were of four kinds: the facts
+ * answer them; they name a person of whom the facts do not say that; they have nothing to do with
+ * the facts; they are single words. The best hit of each question counted, and each kind as much as
+ * another.
  *
  * 0.01 is the least: what was found is never 0, also with two decimals. Four decimals: what is
  * beyond them says nothing, and a score that somebody copies keeps, as a threshold, the fact

@@ -1,7 +1,7 @@
 /* http_pool.c - workers that run routes: one pool for short work, one for what waits for the
  * engine, one for what needs no key.
  *
- * Who waits, waits in the line of the key that asked (without keys: of the address). A worker that
+ * A request waits in the line of its key (without keys: of its address). A worker that
  * is free goes to the line of which the fewest requests run; among equals the lines take turns. A
  * full queue makes room for a key by turning away the newest request of the key that has most
  * waiting: however much one key asks, another waits for a turn and not for all of it.
