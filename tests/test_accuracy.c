@@ -201,6 +201,29 @@ static void a_usual_stack_is_an_arm(void **state)
     accuracy_free(without);
 }
 
+/* With the best fact first another prompt is asked, and one order is every arm's: exact rows move no
+ * fact, so each twin is the text. */
+static void the_best_fact_stands_first(void **state)
+{
+    accuracy_options o = small_run(6);
+    accuracy *last = run(&o), *a;
+    size_t other = 0;
+
+    o.best_first = true;
+    a = run(&o);
+    for (size_t i = 0; i < a->n; i++) {
+        const accuracy_mark *m = a->questions[i].marks, *n = last->questions[i].marks;
+
+        assert_true(same_mark(&m[arm_of(a, "none")], &n[arm_of(last, "none")]));
+        assert_true(same_mark(&m[arm_of(a, "twin header")], &m[a->text]));
+        assert_true(same_mark(&m[arm_of(a, "twin F1:page:4+1/2")], &m[a->text]));
+        other += m[a->text].nll != n[last->text].nll;
+    }
+    assert_true(other > a->n / 2); /* one fact alone has one order */
+    accuracy_free(a);
+    accuracy_free(last);
+}
+
 /* One fact right behind the header has the rows that computing it there gives. */
 static void one_exact_fact_is_the_text(void **state)
 {
@@ -374,6 +397,9 @@ static void another_configuration_is_refused(void **state)
     other = o;
     other.no_twins = true;
     refuse(&other, INFERSCALE_E_INVALID, "\"twins\" is true there and false here");
+    other = o;
+    other.best_first = true;
+    refuse(&other, INFERSCALE_E_INVALID, "\"best_first\" is ");
     KIT_OK(quiz_synthetic(4, &next));
     other = o;
     other.quiz = &next;
@@ -710,6 +736,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_question_in_every_arm),
         cmocka_unit_test(a_usual_stack_is_an_arm),
+        cmocka_unit_test(the_best_fact_stands_first),
         cmocka_unit_test(one_exact_fact_is_the_text),
         cmocka_unit_test(a_run_in_pieces_is_a_run),
         cmocka_unit_test(killed_again_and_again),

@@ -136,9 +136,10 @@ static void random_plans_are_in_normal_form(void **state)
         is_plan_fact *facts = make_facts(n, 40);
         bool had_kv[32] = { false };
         is_tokens question = tokens(1 + below(20), 9000);
-        is_plan_opts o = { .repair = below(4) ? 0 : below(6), .with_memory = true, .next_turn = below(2), .pos0 = below(3) * 50, .n_ctx_left = 100000 };
+        is_plan_opts o = { .repair = below(4) ? 0 : below(6), .with_memory = true, .best_first = below(2), .next_turn = below(2),
+                           .pos0 = below(3) * 50, .n_ctx_left = 100000 };
         is_planned *p = NULL;
-        int64_t last[2] = { INT64_MAX, INT64_MAX };
+        int64_t last[2] = { o.best_first ? 0 : INT64_MAX, o.best_first ? 0 : INT64_MAX };
         int group = 0;
         size_t seen = 0;
 
@@ -157,7 +158,7 @@ static void random_plans_are_in_normal_form(void **state)
             assert_int_equal(stored, part->segment != NULL);
             if (!stored) group = 1;
             else assert_int_equal(group, 0);                /* no stored fact after a computed one */
-            assert_true(part->fact_id < last[group]);       /* the best (lowest id) last */
+            assert_true(part->fact_id != last[group] && (part->fact_id > last[group]) == o.best_first); /* the best has the lowest id */
             last[group] = part->fact_id;
             seen++;
         }
@@ -178,6 +179,34 @@ static size_t order_of(const is_planned *p, int64_t *ids)
     for (uint32_t i = 0; i < plan->n_parts; i++)
         if (plan->parts[i].role == IS_ROLE_FACT) ids[n++] = plan->parts[i].fact_id;
     return n;
+}
+
+/* With best_first the order is retrieval's, whatever is exact behind the header. */
+static void the_best_stands_first_whatever_is_exact(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 100; round++) {
+        size_t n = 1 + below(12);
+        is_plan_fact *facts = make_facts(n, 9);
+        is_tokens question = tokens(3, 9000);
+        is_plan_opts o = { .with_memory = true, .best_first = true, .n_ctx_left = 100000 };
+        is_planned *p = NULL;
+        int64_t got[16];
+
+        for (size_t i = 0; i < n; i++) {
+            is_segment_unref(facts[i].segment);
+            facts[i].segment = segment(&facts[i].tokens);
+            facts[i].exact_first = below(2);
+        }
+        assert_int_equal(is_plan_new(&profile, facts, n, &question, &o, &p), INFERSCALE_OK);
+        assert_int_equal(order_of(p, got), n);
+        for (size_t i = 0; i < n; i++) assert_int_equal(got[i], i + 1);
+        assert_int_equal(is_planned_first(p), 1); /* the part behind the header */
+        check_twin(p);
+        is_planned_free(p);
+        is_tokens_free(&question);
+        is_free(facts);
+    }
 }
 
 /* All have KV, or none: the worst one that is exact behind the header comes first, the others from the worst to the best, which is
@@ -315,6 +344,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans_are_in_normal_form),
         cmocka_unit_test(a_fact_that_is_exact_there_stands_first),
+        cmocka_unit_test(the_best_stands_first_whatever_is_exact),
         cmocka_unit_test(what_does_not_fit_is_left_out_from_the_worst),
         cmocka_unit_test(a_question_that_does_not_fit_is_refused),
         cmocka_unit_test(without_memory_there_is_no_memory),

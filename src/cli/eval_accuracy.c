@@ -22,6 +22,7 @@ static const cli_option options[] = {
     { "--tokens", "N", "longest answer in tokens (default: 32)" },
     { "--no-twins", NULL, "leave out the text twins of the injected arms' orders" },
     { "--plain", NULL, "add the prompt of a usual memory stack (arm plain)" },
+    { "--best-first", NULL, "lay the best fact first, not last (plain does always)" },
     { "--judge", "URL", "an OpenAI endpoint that says whether answers are right, too" },
     { "--judge-model", "NAME", "its model (its key: $INFERSCALE_JUDGE_KEY)" },
     { "--print", "N", "print the first N questions and their facts instead" },
@@ -90,6 +91,7 @@ static int take_options(const cli_args *a, accuracy_options *o)
     o->method = cli_choice(a, "--method", methods, INFERSCALE_FUSED); /* in that order */
     o->no_twins = cli_flag(a, "--no-twins");
     o->plain = cli_flag(a, "--plain");
+    o->best_first = cli_flag(a, "--best-first");
     o->results = cli_str(a, "--results", NULL);
     o->rule = cli_flag(a, "--all") || o->quiz->data ? &paired_fixed : &paired_sequential;
     o->judge.url = cli_str(a, "--judge", NULL);

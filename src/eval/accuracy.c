@@ -278,6 +278,7 @@ static is_status configuration(accuracy_work *w, json_t **out)
     if (w->o->judge.url) json_object_set_new(o, "judge", json_string(w->o->judge.model));
     json_object_set_new(o, "twins", json_boolean(!w->o->no_twins));
     if (w->o->plain) json_object_set_new(o, "plain", json_true()); /* older files lack it */
+    if (w->o->best_first) json_object_set_new(o, "best_first", json_true());
     json_object_set_new(o, "model", json_string(info->name));
     json_object_set_new(o, "weights", json_string(info->weights));
     json_object_set_new(o, "codec", json_string(is_codec_name(w->l->is->profile->codec)));

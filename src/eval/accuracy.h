@@ -6,7 +6,8 @@
  *
  *   none              no memory
  *   gold              only the facts that give the answer, as text
- *   text              the facts as text in the order of retrieval, the best last: the reference
+ *   text              the facts as text in the order of retrieval, the best last (first with
+ *                     best_first): the reference
  *   injected POLICY   the facts' stored rows, in the order in which they are served
  *   twin POLICY       the text twin of that: the same tokens in the same order, computed
  *   plain             the prompt of a usual memory stack (plain.h), if it is asked for
@@ -52,6 +53,7 @@ typedef struct accuracy_options {
     int method;              /* retrieval: INFERSCALE_FUSED, ... */
     bool no_twins;           /* leave out the text twins */
     bool plain;              /* add the arm plain */
+    bool best_first;         /* the best fact stands first, not last, in all arms but plain */
     const paired_rule *rule; /* when to stop; NULL = when all are asked */
     /* a file of results that is continued, or begun; NULL = none */
     accuracy_judge judge;

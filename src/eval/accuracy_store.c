@@ -237,6 +237,7 @@ is_status accuracy_plan(accuracy_work *w, const accuracy_arm *arm, const quiz_qu
     const is_engine_info *info = is_engine_describe(w->engine);
     const uint32_t room = info->n_ctx > w->o->n_tokens ? info->n_ctx - w->o->n_tokens : 0;
     const is_plan_opts opts = { .with_memory = arm->kind != ARM_NONE,
+                                .best_first = w->o->best_first,
                                 .n_ctx = info->n_ctx,
                                 .n_ctx_left = room };
     const int policy = policy_of(w, arm);

@@ -92,16 +92,18 @@ static size_t choose_first(const is_plan_fact *facts, const bool *keep, size_t n
     return n;
 }
 
-/* Stored facts first, computed ones after them, the best last in each group: facts[] is best first, so walk it backwards. */
-static void add_facts(is_planned *p, is_plan_fact *facts, const bool *keep, size_t n, uint32_t repair)
+/* Stored facts first, computed ones after them. facts[] is best first: each group is walked backwards, so that its best fact stands
+ * last, or forwards with best_first. */
+static void add_facts(is_planned *p, is_plan_fact *facts, const bool *keep, size_t n, const is_plan_opts *opts)
 {
-    const size_t first = p->begins && p->plan.n_parts == 1 ? choose_first(facts, keep, n, repair) : n;
+    const bool begins = p->begins && p->plan.n_parts == 1 && !opts->best_first;
+    const uint32_t repair = opts->repair;
+    const size_t first = begins ? choose_first(facts, keep, n, repair) : n;
 
     if (first < n) add_fact(p, &facts[first], is_stored(facts, first, repair));
     for (int group = 0; group < 2; group++) {
-        size_t rank = n;
-
-        while (rank-- > 0) {
+        for (size_t i = 0; i < n; i++) {
+            size_t rank = opts->best_first ? i : n - 1 - i;
             bool stored = is_stored(facts, rank, repair);
 
             if (rank != first && keep[rank] && facts[rank].tokens.n && stored == (group == 0)) add_fact(p, &facts[rank], stored);
@@ -217,7 +219,7 @@ static void add_memory(is_planned *p, const is_profile *profile, is_plan_fact *f
 {
     add_opener(p, profile, opener(profile, opts, first, opts->with_memory));
     if (!opts->with_memory) return;
-    add_facts(p, facts, keep, n, opts->repair);
+    add_facts(p, facts, keep, n, opts);
     add_part(p, IS_ROLE_FOOTER, closer(profile, first));
 }
 

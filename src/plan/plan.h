@@ -3,7 +3,8 @@
  *   header | stored facts | computed facts | footer | question | tail          best fact last in each group
  *
  * Right behind the header, rows that were encoded behind the header alone are exact. So of the facts that have such rows the worst
- * one stands first: the order of the others is nobody's concern but the best one's, which stays last.
+ * one stands first: the order of the others is nobody's concern but the best one's, which stays last. With best_first each group
+ * stands the other way round, and nothing is moved.
  *
  * In a conversation the memory of each turn stands before the user's words of that turn, and nothing moves afterwards:
  *
@@ -38,6 +39,7 @@ void is_plan_turn_free(is_plan_turn *turn);
 typedef struct is_plan_opts {
     uint32_t repair;         /* the m best facts are computed */
     bool with_memory;        /* false: mode none */
+    bool best_first;         /* the best fact stands first in its group, the worst last (eval accuracy) */
     bool next_turn;          /* begins with next_header instead of header */
     uint32_t pos0;           /* position of the first token; conversations: where the run stands */
     uint32_t n_ctx;          /* the context; for sentences */
