@@ -68,15 +68,17 @@ static void put_sum(uint8_t *at, const uint8_t *p, size_t n)
 static void repair_rows(uint8_t *d, size_t size, uint32_t header)
 {
     uint32_t n_tokens = is_get_u32(d + 28), geometry_bytes = is_get_u32(d + 44);
-    size_t element = is_get_u32(d + 24) == IS_CODEC_F32 ? 4 : 2, geometry_at = 128 + 4 * (size_t)n_tokens, sums, offsets;
+    const is_codec codec = (is_codec)is_get_u32(d + 24);
+    size_t geometry_at = 128 + 4 * (size_t)n_tokens, sums, offsets;
     is_geometry *g;
 
+    if (!is_codec_known(codec)) return;
     if (geometry_at > header || geometry_bytes > header - geometry_at) return;
     if (is_geometry_read(d + geometry_at, geometry_bytes, &g) != INFERSCALE_OK) return;
     offsets = (geometry_at + geometry_bytes + 7) / 8 * 8;
     sums = offsets + 8 * (size_t)g->n_planes;
     for (uint32_t p = 0; p < g->n_planes; p++) {
-        size_t head = (size_t)n_tokens * g->planes[p].head_dim * element;
+        size_t head = n_tokens * is_codec_row_bytes(codec, g->planes[p].head_dim);
 
         for (uint32_t h = 0; h < g->planes[p].n_heads && sums + 16 <= header; h++, sums += 8) {
             uint64_t at = is_get_u64(d + offsets + 8 * (size_t)p) + h * (uint64_t)head;

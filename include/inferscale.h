@@ -148,7 +148,7 @@ typedef struct inferscale_options {
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
     const char *system;       /* system text of the encoding header; NULL = the default */
     const char *policy;       /* encoding policy of the first stage: "page:N", "facts:W", "header", ... (docs/design.md 4); NULL = the default */
-    const char *codec;        /* of KV in the vault: "f16", "bf16", "f32", "int8"; NULL or "default" = int8; "auto" = the model's cache's own type */
+    const char *codec;        /* of KV in the vault: "f16", "bf16", "f32", "int8", "int4"; NULL or "default" = int8; "auto" = the cache's own type */
     uint32_t n_ctx;           /* engine context in tokens; 0 = min(8192, what the model was trained for) */
     uint32_t n_threads;       /* 0 = physical cores */
     int flash_attention;      /* INFERSCALE_FA_*; AUTO = measured at first load */

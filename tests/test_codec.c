@@ -59,6 +59,10 @@ static void test_names(void **state)
     assert_int_equal(is_codec_row_bytes(IS_CODEC_F32, 64), 256);
     assert_int_equal(is_codec_row_bytes(IS_CODEC_F16, 64), 128);
     assert_int_equal(is_codec_row_bytes(IS_CODEC_INT8, 64), 66); /* 0.516 of f16 */
+    assert_int_equal(is_codec_row_bytes(IS_CODEC_INT4, 64), 38); /* 0.297 of f16 */
+    for (size_t n = 64; n <= 4096; n++)
+        if (is_codec_row_bytes(IS_CODEC_INT4, n) * 10 > n * 2 * 3)
+            fail_msg("int4: %zu bytes for %zu values", is_codec_row_bytes(IS_CODEC_INT4, n), n);
 }
 
 static void test_all_values_decode_and_round_trip(void **state)
@@ -159,13 +163,13 @@ static void check_level(const is_kernels *k, is_codec from, is_codec to, uint64_
     uint8_t src[8 * MAX + 9], want[4 * MAX + 9], got[4 * MAX + 9];
 
     for (size_t n = 0; n <= MAX; n++) {
-        size_t bytes = n * is_codec_bytes(to), at = n % 3 * (n % 50);
+        size_t bytes = n * is_codec_bytes(to), at = n % 3 * (n % 50), dim = at + n + n % 7;
 
         for (size_t i = 0; i < sizeof src; i++) src[i] = (uint8_t)kv_next(seed);
         memset(want, 0xa5, sizeof want);
         memset(got, 0xa5, sizeof got);
-        is_kernels_scalar.convert(from, src + 1, at, to, want + 1, n);
-        k->convert(from, src + 1, at, to, got + 1, n);
+        is_kernels_scalar.convert(from, src + 1, dim, at, to, want + 1, n);
+        k->convert(from, src + 1, dim, at, to, got + 1, n);
         if (memcmp(want, got, sizeof want))
             fail_msg("%s: %zu values (%zu bytes) from %s to %s differ", k->name, n, bytes, is_codec_name(from),
                      is_codec_name(to));
@@ -251,6 +255,167 @@ static void test_int8_is_its_definition(void **state)
     assert_memory_equal(x, y, sizeof x);
 }
 
+/* ---- int4 ------------------------------------------------------------------------------------ */
+
+/* Values of a row by the format's definition (docs/formats.md): whole numbers, then F32. */
+static void int4_by_definition(const uint8_t *row, size_t n, float *out)
+{
+    static const int levels[] = { 6, 18, 31, 44, 58, 75, 96, 127 };
+    static const float gains[] = { 8, 5.5f, 4, 2.75f, 2, 1.375f };
+    const size_t tail = n % 64, whole = n - tail;
+
+    for (size_t begin = 0; begin < n; begin += 64) {
+        const size_t size = begin < whole ? 64 : tail;
+        const size_t n_outliers = begin + 64 == whole && tail && tail < 20 ? 1 : 2;
+        const float f = (float)value_of((uint16_t)(row[0] | row[1] << 8), 5, 10) / 64;
+        int level[64];
+
+        for (size_t j = 0; j < size; j++) {
+            const size_t at = size == 64 ? (j & 16) | (j & 3) << 2 | (j >> 2 & 3) : j / 2;
+            const int code = row[2 + at] >> ((size == 64 ? j >= 32 : j % 2) ? 4 : 0) & 15;
+
+            level[j] = code < 8 ? -levels[7 - code] : levels[code - 8];
+        }
+        for (size_t group = 0, b = 64, log2 = 6; group < size; group += b) {
+            while (b > size - group) b /= 2, log2--;
+            for (size_t i = 0; i < b; i++) {
+                int sum = 0;
+
+                for (size_t j = 0; j < b; j++)
+                    sum += level[group + j] * (__builtin_parity((unsigned)(i & j)) ? -1 : 1);
+                out[begin + group + i] = (float)sum * (size == 64 ? f : f * gains[log2]);
+            }
+        }
+        for (size_t k = 0; size == 64 && k < n_outliers; k++)
+            out[begin + (row[34 + 2 * k] & 63)] += (float)(int8_t)row[35 + 2 * k] * (1024 * f);
+        row += 34 + 2 * n_outliers;
+    }
+}
+
+enum { INT4_MOST = 330 };
+
+/* Encodes, checks the decoding against the definition, and returns what was lost: squared errors
+ * over squares. */
+static double int4_loss(const float *x, size_t n, float *y)
+{
+    uint8_t row[256];
+    float want[INT4_MOST];
+    double lost = 0, all = 0;
+
+    memset(row, 0xa5, sizeof row);
+    is_codec_encode(IS_CODEC_INT4, x, row, n);
+    for (size_t i = is_codec_row_bytes(IS_CODEC_INT4, n); i < sizeof row; i++)
+        assert_int_equal(row[i], 0xa5);
+    is_codec_decode(IS_CODEC_INT4, row, y, n);
+    int4_by_definition(row, n, want);
+    for (size_t i = 0; i < n; i++) {
+        if (y[i] != want[i]) fail_msg("value %zu of %zu is %.9g, not %.9g", i, n, y[i], want[i]);
+        lost += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);
+        all += (double)x[i] * (double)x[i];
+    }
+    return all > 0 ? lost / all : lost;
+}
+
+/* About normal: the sum of twelve uniform numbers. */
+static float normal(uint64_t *seed)
+{
+    double sum = -6;
+
+    for (int i = 0; i < 12; i++) sum += (double)kv_below(seed, 1 << 24) / (1 << 24);
+    return (float)sum;
+}
+
+static void test_int4_is_its_definition(void **state)
+{
+    uint64_t seed = kv_seed();
+    uint8_t row[256];
+    float x[INT4_MOST], y[INT4_MOST], part[INT4_MOST];
+
+    for (int round = 0; round < 4000; round++) {
+        const size_t n = 1 + kv_below(&seed, INT4_MOST), at = kv_below(&seed, (uint32_t)n);
+        const size_t few = kv_below(&seed, (uint32_t)(n - at + 1));
+
+        for (size_t i = 0; i < n; i++) x[i] = kv_float(&seed);
+        int4_loss(x, n, y);
+        for (size_t i = 0; i < sizeof row; i++) row[i] = (uint8_t)kv_next(&seed); /* any bytes are a row */
+        for (size_t b = 0; b < n; b += 64) row[b / 64 * 38 + 1] &= 0xbf;          /* whose scale is finite */
+        if (n > 64 && n % 64 && n % 64 < 20) row[n / 64 * 38 - 1] &= 0xbf;
+        is_codec_decode(IS_CODEC_INT4, row, y, n);
+        int4_by_definition(row, n, x);
+        assert_memory_equal(x, y, n * sizeof *x);
+        is_kernels_best()->convert(IS_CODEC_INT4, row, n, at, IS_CODEC_F32, part, few); /* some */
+        assert_memory_equal(part, x + at, few * sizeof *x);
+    }
+}
+
+/* What int4 loses of normal values; and, measured by their own size, of values beside outliers:
+ * channels that are hundreds of times larger must not take the others with them. */
+static void test_int4_holds_small_values_beside_large_ones(void **state)
+{
+    static const size_t sizes[] = { 64, 84, 96, 128, 256 };
+    uint64_t seed = kv_seed();
+    float x[INT4_MOST], y[INT4_MOST];
+
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const size_t n = sizes[s];
+        double mean = 0, beside = 0, spread = 0;
+
+        for (int round = 0; round < 500; round++) {
+            double lost = 0, small = 0, l;
+
+            for (size_t i = 0; i < n; i++) x[i] = normal(&seed);
+            l = int4_loss(x, n, y);
+            assert_true(l < 0.02);
+            mean += l / 500;
+            for (size_t b = 0; b + 64 <= n; b += 64) { /* two in a block: those are apart */
+                x[b + kv_below(&seed, 32)] = 300.0f + 10 * normal(&seed);
+                x[b + 32 + kv_below(&seed, 32)] = -250.0f + 10 * normal(&seed);
+            }
+            int4_loss(x, n, y);
+            for (size_t i = 0; i < n; i++) {
+                if (fabsf(x[i]) > 100) {
+                    assert_true(fabsf(y[i] - x[i]) < 2);
+                    continue;
+                }
+                lost += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);
+                small += (double)x[i] * (double)x[i];
+            }
+            beside += lost / small / 500;
+            for (size_t i = 0; i < n; i += 8) x[i] = 40 * normal(&seed); /* eight: those are spread */
+            spread += int4_loss(x, n, y) / 500;
+        }
+        print_message("%zu values: lost %.4f; beside outliers %.4f; with many of them %.4f\n", n, mean,
+                      beside, spread);
+        assert_true(mean < 0.0085 && beside < 0.02 && spread < 0.012);
+    }
+}
+
+/* Values where a scale is hard: none but zeros, one alone, equal ones, the largest, the least. */
+static void test_int4_of_hard_rows(void **state)
+{
+    static const float sizes[] = { IS_INT4_LARGEST, 65504.0f, 1.0f, 1e-4f };
+    float x[INT4_MOST] = { 0 }, y[INT4_MOST];
+
+    for (size_t n = 1; n <= INT4_MOST; n++) {
+        assert_true(int4_loss(x, n, y) == 0);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            const float size = nextafterf(sizes[i], 0);
+
+            x[n / 2] = size;
+            assert_true(int4_loss(x, n, y) < 0.15);
+            for (size_t j = 0; j < n; j++) x[j] = size;
+            assert_true(int4_loss(x, n, y) < 0.2);
+            for (size_t j = 0; j < n; j++) x[j] = j % 2 ? size : -size;
+            assert_true(int4_loss(x, n, y) < 0.2);
+            memset(x, 0, sizeof x);
+        }
+        x[n - 1] = 0x1p-149f; /* nothing is held of it, and nothing harmed */
+        int4_loss(x, n, y);
+        for (size_t i = 0; i < n; i++) assert_true(fabsf(y[i]) < 1e-4f);
+        x[n - 1] = 0;
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +428,9 @@ int main(void)
         cmocka_unit_test(test_levels_give_the_same_bits),
         cmocka_unit_test(test_encode_decode_use_them),
         cmocka_unit_test(test_int8_is_its_definition),
+        cmocka_unit_test(test_int4_is_its_definition),
+        cmocka_unit_test(test_int4_holds_small_values_beside_large_ones),
+        cmocka_unit_test(test_int4_of_hard_rows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,18 +240,18 @@ static void expected(const is_segment *s, const is_rope *r, uint32_t plane, uint
     bool second;
 
     if (p->pairing == IS_PAIR_NONE || dim < p->rot_begin || i >= p->rot_dim) {
-        is_kernels_scalar.convert(d->codec, row, dim, to, out, 1); /* keeps the bits of its own type */
+        is_kernels_scalar.convert(d->codec, row, p->head_dim, dim, to, out, 1); /* the same type: bits */
         return;
     }
     second = p->pairing == IS_PAIR_HALVES ? i >= half : i % 2;
     pair = p->pairing == IS_PAIR_HALVES ? i % half : i / 2;
     other = p->pairing == IS_PAIR_HALVES ? (second ? dim - half : dim + half) : (second ? dim - 1 : dim + 1);
-    is_kernels_scalar.convert(d->codec, row, dim, IS_CODEC_F32, &x, 1);
-    is_kernels_scalar.convert(d->codec, row, other, IS_CODEC_F32, &y, 1);
+    is_kernels_scalar.convert(d->codec, row, p->head_dim, dim, IS_CODEC_F32, &x, 1);
+    is_kernels_scalar.convert(d->codec, row, p->head_dim, other, IS_CODEC_F32, &y, 1);
     c = is_rope_cos(r, p->freq, pos + token)[pair];
     z = is_rope_sin(r, p->freq, pos + token)[pair];
     value = second ? y * z + x * c : x * c - y * z;
-    is_kernels_scalar.convert(IS_CODEC_F32, &value, 0, to, out, 1);
+    is_kernels_scalar.convert(IS_CODEC_F32, &value, 1, 0, to, out, 1);
 }
 
 /* One plane, random ranges and strides, to rows or columns, into a guarded buffer. */

@@ -58,6 +58,7 @@ static void auto_is_the_type_of_the_cache(void **state)
         { "", NULL, IS_CODEC_F16 },          { "", "auto", IS_CODEC_F16 },  { "remote", NULL, IS_CODEC_BF16 },
         { "remote", "auto", IS_CODEC_BF16 }, { "noinject", NULL, IS_CODEC_F16 }, { "", "f32", IS_CODEC_F32 },
         { "", "bf16", IS_CODEC_BF16 },       { "", "int8", IS_CODEC_INT8 }, { "", "default", IS_CODEC_F16 },
+        { "", "int4", IS_CODEC_INT4 },
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

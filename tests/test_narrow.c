@@ -137,9 +137,8 @@ static is_segment *rows_of(inferscale *is, int64_t item)
     return s;
 }
 
-/* The same store twice: encoded in f32 and then rounded; and encoded in the cache's own type at
- * once. */
-static void a_store_that_was_rounded_holds_what_the_other_does(void **state)
+/* The same store twice: encoded in f32 and then rounded; and encoded in the narrower codec. */
+static void check_rounded_store(const char *name, is_codec codec)
 {
     enum { FACTS = 12 };
     char *dir = scratch_make();
@@ -148,7 +147,6 @@ static void a_store_that_was_rounded_holds_what_the_other_does(void **state)
     inferscale *a = open_as(wide, NULL), *b;
     inferscale_encode_options o = INFERSCALE_ENCODE_OPTIONS_INIT;
 
-    (void)state;
     for (int i = 0; i < FACTS; i++) {
         char text[60];
 
@@ -160,8 +158,8 @@ static void a_store_that_was_rounded_holds_what_the_other_does(void **state)
     a = open_as(wide, "f32");
     OK(inferscale_encode(a, &store_anna, NULL));
     inferscale_close(a);
-    a = open_as(wide, "auto");
-    b = open_as(once, "auto");
+    a = open_as(wide, name);
+    b = open_as(once, name);
     OK(inferscale_encode(a, &store_anna, &o));
     assert_int_equal(o.facts_encoded, 0); /* rounded, not computed */
     OK(inferscale_encode(b, &store_anna, &o));
@@ -169,7 +167,7 @@ static void a_store_that_was_rounded_holds_what_the_other_does(void **state)
     for (int i = 0; i < FACTS; i++) {
         is_segment *rounded = rows_of(a, ids[i]), *stored = rows_of(b, ids[i]);
 
-        assert_int_equal(is_segment_info(rounded)->codec, IS_CODEC_F16);
+        assert_int_equal(is_segment_info(rounded)->codec, codec);
         expect_equal(rounded, stored);
         is_segment_unref(rounded);
         is_segment_unref(stored);
@@ -179,6 +177,13 @@ static void a_store_that_was_rounded_holds_what_the_other_does(void **state)
     free(wide);
     free(once);
     scratch_remove(dir);
+}
+
+static void a_store_that_was_rounded_holds_what_the_other_does(void **state)
+{
+    check_rounded_store("auto", IS_CODEC_F16);
+    check_rounded_store("int8", IS_CODEC_INT8); /* the mock's rows are numbers that f16 holds */
+    check_rounded_store("int4", IS_CODEC_INT4);
 }
 
 /* ---- int8, and the pages that take more facts ----------------------------------------------- */
@@ -223,18 +228,17 @@ static uint64_t encode(inferscale *is)
 
 /* Facts that come one by one stay in the cache's type while their page is open, and no longer; each then
  * holds what rounding the rows of a store in that type gives. */
-static void pages_that_are_full_become_int8(void **state)
+static void check_full_pages(const char *name, is_codec codec)
 {
     char *dir = scratch_make();
-    char *home = strdup(scratch_path(dir, "int8"));
+    char *home = strdup(scratch_path(dir, name));
     const char *open_rows = "SELECT count(*) FROM segments s WHERE s.lead OR EXISTS(SELECT 1 FROM"
                             " page_facts f JOIN pages g ON g.id = f.page_id WHERE f.item_id ="
                             " s.item_id AND f.lead = 0 AND g.open)";
-    inferscale *is = open_as(home, "int8");
+    inferscale *is = open_as(home, name);
     int64_t ids[MANY];
     size_t n[IS_CODECS];
 
-    (void)state;
     for (int i = 0; i < MANY; i++) {
         remember(is, i, 1, ids);
         encode(is);
@@ -243,7 +247,7 @@ static void pages_that_are_full_become_int8(void **state)
         assert_int_equal(n[IS_CODEC_F16], store_sql_int(home, open_rows));
         assert_int_equal(n[IS_CODEC_F16], store_sql_int(home, "SELECT sum(wide) FROM segments"));
     }
-    assert_true(n[IS_CODEC_INT8] >= MANY - 24);
+    assert_true(n[codec] >= MANY - 24);
     assert_int_equal(n[IS_CODEC_F32], 0);
     assert_int_equal(store_sql_int(home, "SELECT count(*) FROM doomed"), 0);
     inferscale_close(is);
@@ -252,12 +256,23 @@ static void pages_that_are_full_become_int8(void **state)
     scratch_remove(dir);
 }
 
+static void pages_that_are_full_become_int8(void **state)
+{
+    check_full_pages("int8", IS_CODEC_INT8);
+}
+
+static void pages_that_are_full_become_int4(void **state)
+{
+    check_full_pages("int4", IS_CODEC_INT4);
+}
+
 /* Whatever codec is asked for next, one set of rows is left, and what can be rounded is not computed. */
 static void a_store_has_one_set_of_rows(void **state)
 {
     static const struct { const char *codec; is_codec left; bool computes; } turns[] = {
         { "f32", IS_CODEC_F32, true }, { "auto", IS_CODEC_F16, false }, { "int8", IS_CODEC_INT8, false },
-        { "auto", IS_CODEC_F16, true }, { "bf16", IS_CODEC_BF16, true }, { "int8", IS_CODEC_INT8, true },
+        { "auto", IS_CODEC_F16, true }, { "int4", IS_CODEC_INT4, false }, { "int8", IS_CODEC_INT8, true },
+        { "int4", IS_CODEC_INT4, true }, { "bf16", IS_CODEC_BF16, true }, { "int8", IS_CODEC_INT8, true },
     };
     char *dir = scratch_make();
     char *home = strdup(scratch_path(dir, "turns"));
@@ -344,6 +359,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_store_that_was_rounded_holds_what_the_other_does),
         cmocka_unit_test(pages_that_are_full_become_int8),
+        cmocka_unit_test(pages_that_are_full_become_int4),
         cmocka_unit_test(a_store_has_one_set_of_rows),
         cmocka_unit_test(open_pages_come_along),
         cmocka_unit_test(forgetting_reaches_both),

@@ -257,7 +257,7 @@ is_variant *is_asking_variant(is_asking *a, int64_t id)
     return NULL;
 }
 
-/* Rows that lost precision when they were stored (int8, or bf16 where the cache is f16) are exact nowhere. */
+/* Rows that lost precision when they were stored (int8, int4, or bf16 where the cache is f16) are exact nowhere. */
 static bool stores_exactly(const is_asking *a)
 {
     return is_codec_keeps(a->is->profile->codec, is_engine_describe(a->is->engine)->exact_codec);

@@ -8,7 +8,7 @@
 /* Words that an option's value can be. Options that are not here complete file names. */
 static const struct { const char *option, *words; } values[] = {
     { "--mode", "kv text none" },       { "--kinds", "facts turns both" },
-    { "--method", "fused lexical dense" }, { "--codec", "default auto f16 bf16 f32 int8" },
+    { "--method", "fused lexical dense" }, { "--codec", "default auto f16 bf16 f32 int8 int4" },
     { "--flash-attention", "auto on off" }, { "--engine", "llama vllm mock" },
     { "--policy", "page:16/6 page:16 header facts:5 turns:5 near:3 cwe:5 alone" },
     { "--refine", "company:10 near:3 none" },

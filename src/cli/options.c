@@ -39,7 +39,7 @@ static const cli_option model_options[] = {
     { "--policy", "POLICY", "what a fact sees when it is encoded: page:N, facts:W, header, turns:W, near:N, company:N, cwe:W or alone; "
                             "`inferscale encode --help` explains them (default: " IS_DEFAULT_POLICY ")" },
     { "--refine", "POLICY", "the same for the second stage, in idle time: company:N or any other; none = off (default: " IS_DEFAULT_REFINE ")" },
-    { "--codec", "CODEC", "how KV is stored: default (int8), auto (as the model holds it), f16, bf16, f32, int8" },
+    { "--codec", "CODEC", "how KV is stored: default (int8), auto (as the model holds it), f16, bf16, f32, int8, int4" },
     { "--ctx", "TOKENS", "engine context (default: 8192, or what the model was trained for)" },
     { "--threads", "N", "threads (default: physical cores)" },
     { "--flash-attention", "WHEN", "on, off or auto (default: measured when the model loads)" },

@@ -49,7 +49,7 @@ typedef struct is_narrowing {
 } is_narrowing;
 
 /* Rows of the same model, header and memory that are stored in other codecs than the profile's, the next few. Those
- * that an encoding in the profile's codec would round (f32; where that is int8, also the type of the engine's cache)
+ * that an encoding in the profile's codec would round (f32; of int8 and int4 also the engine's own type)
  * become its own; others go once it has rows in their place. Nothing is computed by the engine. E_STALE: the memory
  * changed meanwhile; call again. E_IO, E_FULL, ... */
 is_status is_encode_narrow(const is_encoder *enc, const is_partition *p, is_narrowing *n);

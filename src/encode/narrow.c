@@ -5,10 +5,10 @@
  * encoding into the narrower codec gives, because that rounds the same f32 values
  * (tests/test_narrow.c). That is promised of one capture: a capture whose context was itself stored
  * rows saw these in f32 in the one case, and rounded in the other. Rows in the type of the engine's
- * cache are rounded twice on their way to int8, by half a unit of the finer type at most.
+ * cache are rounded twice on their way to int8 or int4, by half a unit of the finer type at most.
  *
- * Where the profile's codec is int8, rows of the cache's type come into its view as they are, file and
- * name, marked as wide; is_encode_settle rounds those whose page takes no more facts.
+ * Where the profile's codec is int8 or int4, rows of the cache's type come into its view as they
+ * are, file and name, marked as wide; is_encode_settle rounds those whose page takes no more facts.
  *
  * The new name is a keyed hash of the old one, which stands for all that the rows were computed
  * from, and of the codec. The order is is_keep_made's: a file is durable before the books name

@@ -138,8 +138,8 @@ static is_status sheet_new(const is_pager *g, const is_page *page, sheet *s)
     return st;
 }
 
-/* Are the rows of a place good enough to build on? int8 rows and bf16 rows (unless the model itself is
- * bf16) are not of reference precision. */
+/* Are the rows of a place good enough to build on? Rows in int8 or int4, and in bf16 (unless the
+ * model itself is bf16), are not of reference precision. */
 static bool of_reference(const is_pager *g, const is_segment_row *row)
 {
     const is_codec codec = g->enc->profile->codec;

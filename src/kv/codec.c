@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kv/int4.h"
 #include "kv/kernels.h"
 
 size_t is_codec_bytes(is_codec c)
@@ -13,6 +14,7 @@ size_t is_codec_bytes(is_codec c)
 
 size_t is_codec_row_bytes(is_codec c, size_t n)
 {
+    if (c == IS_CODEC_INT4) return is_int4_row_bytes(n);
     return c == IS_CODEC_INT8 ? IS_INT8_SCALE_BYTES + n : n * is_codec_bytes(c);
 }
 
@@ -23,6 +25,7 @@ const char *is_codec_name(is_codec c)
     case IS_CODEC_F16: return "f16";
     case IS_CODEC_BF16: return "bf16";
     case IS_CODEC_INT8: return "int8";
+    case IS_CODEC_INT4: return "int4";
     }
     return "unknown";
 }
@@ -35,11 +38,11 @@ is_status is_codec_parse(const char *name, is_codec *out)
             return INFERSCALE_OK;
         }
     }
-    return is_fail(INFERSCALE_E_INVALID, "unknown codec \"%.20s\"; use f16, bf16, f32 or int8", name ? name : "");
+    return is_fail(INFERSCALE_E_INVALID, "unknown codec \"%.20s\"; use f16, bf16, f32, int8 or int4",
+                   name ? name : "");
 }
 
-/* The smallest f16 that is not below x >= 0. */
-static uint16_t f16_not_below(float x)
+uint16_t is_f16_not_below(float x)
 {
     uint16_t h = is_f16_from_f32(x);
 
@@ -54,7 +57,7 @@ static void int8_encode(const float *src, uint8_t *dst, size_t n)
     uint16_t h;
 
     for (size_t i = 0; i < n; i++) largest = fabsf(src[i]) > largest ? fabsf(src[i]) : largest;
-    h = f16_not_below(largest / 127.0f);
+    h = is_f16_not_below(largest / 127.0f);
     scale = is_f32_from_f16(h);
     memcpy(dst, &h, sizeof h);
     for (size_t i = 0; i < n; i++) {
@@ -70,12 +73,16 @@ void is_codec_encode(is_codec c, const float *src, void *dst, size_t n)
         int8_encode(src, dst, n);
         return;
     }
-    is_kernels_best()->convert(IS_CODEC_F32, src, 0, c, dst, n);
+    if (c == IS_CODEC_INT4) {
+        is_int4_encode(src, dst, n);
+        return;
+    }
+    is_kernels_best()->convert(IS_CODEC_F32, src, n, 0, c, dst, n);
 }
 
 void is_codec_decode(is_codec c, const void *src, float *dst, size_t n)
 {
-    is_kernels_best()->convert(c, src, 0, IS_CODEC_F32, dst, n);
+    is_kernels_best()->convert(c, src, n, 0, IS_CODEC_F32, dst, n);
 }
 
 static uint32_t bits_of(float x)

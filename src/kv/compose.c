@@ -380,7 +380,8 @@ static void in_type(const compose_job *j, const place *rows, uint32_t n, uint32_
 {
     for (uint32_t i = 0; i < n; i++) {
         out[i] = rows[i].codec == j->to ? rows[i].row + 2 * dim : stage[i];
-        if (out[i] == stage[i]) j->k->convert(rows[i].codec, rows[i].row, dim, j->to, stage[i], n_cols);
+        if (out[i] == stage[i])
+            j->k->convert(rows[i].codec, rows[i].row, j->head_dim, dim, j->to, stage[i], n_cols);
     }
 }
 
@@ -402,7 +403,7 @@ static void columns_stripe(const compose_job *j, uint32_t head, uint32_t dim, ui
         bool more = next_rows(j, &later, head, IS_GATHER, soon_rows) == IS_GATHER;
 
         for (uint32_t i = 0; more && i < IS_GATHER; i++)
-            soon[i] = soon_rows[i].row + dim * (soon_rows[i].codec == j->to ? 2 : 1);
+            soon[i] = soon_rows[i].row + is_codec_row_bytes(soon_rows[i].codec, dim);
         in_type(j, rows, n, dim, n_cols, stage, values);
         j->k->gather16(values, more ? soon : NULL, 0, s.data + LINE + s.bytes, STRIPE_STEP, n, n_cols);
         s.bytes += n * 2;

@@ -1,5 +1,6 @@
 /* kernels.c - the scalar kernels (oracles, and what runs on CPUs without SIMD of ours), and the choice of the level. */
 #include "kv/kernels.h"
+#include "kv/int4_rows.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -45,10 +46,15 @@ static void convert_range(is_codec from, const void *src, is_codec to, void *dst
     for (size_t i = begin; i < end; i++) store_one(to, dst, i, load_one(from, src, i));
 }
 
-static void convert_scalar(is_codec from, const void *src, size_t at, is_codec to, void *dst, size_t n)
+static void convert_scalar(is_codec from, const void *src, size_t dim, size_t at, is_codec to,
+                           void *dst, size_t n)
 {
     uint8_t *d = dst;
 
+    if (from == IS_CODEC_INT4) {
+        is_int4_convert(&is_kernels_scalar, src, dim, at, to, dst, n);
+        return;
+    }
     if (from == to) memmove(d, (const uint8_t *)src + at * is_codec_bytes(to), n * is_codec_bytes(to));
     else for (size_t i = 0; i < n; i++) store_one(to, d, i, load_one(from, src, at + i));
 }
@@ -57,8 +63,23 @@ static void convert_rows_scalar(is_codec from, is_codec to, const is_rows *r, si
 {
     for (size_t h = 0; h < r->n_heads; h++)
         for (size_t t = 0; t < r->n_rows; t++)
-            convert_scalar(from, (const uint8_t *)r->src + h * r->src_head + t * r->src_step, 0, to,
+            convert_scalar(from, (const uint8_t *)r->src + h * r->src_head + t * r->src_step, n, 0, to,
                            (uint8_t *)r->dst + h * r->dst_head + t * r->dst_step, n);
+}
+
+static void rotate_row(const is_rotate *r, const uint8_t *src, uint8_t *dst, const float *cos,
+                       const float *sin);
+
+/* The whole row is decoded first. */
+static void rotate_int4_row(const is_rotate *r, const uint8_t *src, uint8_t *dst, const float *cos,
+                            const float *sin)
+{
+    float row[IS_INT4_LONGEST];
+    is_rotate q = *r;
+
+    is_int4_decode(is_int4_block_scalar, src, r->head_dim, 0, row, r->head_dim);
+    q.from = IS_CODEC_F32;
+    rotate_row(&q, (const uint8_t *)row, dst, cos, sin);
 }
 
 static void rotate_row(const is_rotate *r, const uint8_t *src, uint8_t *dst, const float *cos, const float *sin)
@@ -66,6 +87,10 @@ static void rotate_row(const is_rotate *r, const uint8_t *src, uint8_t *dst, con
     size_t half = r->rot_dim / 2;
     bool halves = r->pairing == IS_PAIR_HALVES;
 
+    if (r->from == IS_CODEC_INT4) {
+        rotate_int4_row(r, src, dst, cos, sin);
+        return;
+    }
     convert_range(r->from, src, r->to, dst, 0, r->rot_begin);
     for (size_t i = 0; i < half; i++) {
         size_t i0 = r->rot_begin + (halves ? i : 2 * i), i1 = halves ? i0 + half : i0 + 1;
@@ -228,7 +253,7 @@ static void fence_scalar(void)
 
 const is_kernels is_kernels_scalar = {
     "scalar", convert_scalar, convert_rows_scalar, rotate_scalar, rotate_as_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
-    gather16_scalar, stream_scalar, drain_scalar, fence_scalar,
+    gather16_scalar, stream_scalar, drain_scalar, fence_scalar, is_int4_block_scalar,
 };
 
 const is_kernels *is_kernels_at(is_simd level)

@@ -15,6 +15,7 @@
 #include "base/cpu.h"
 #include "kv/codec.h"
 #include "kv/geometry.h"
+#include "kv/int4.h"
 
 /* n_heads x n_rows rows; steps in bytes, from row to row and from head to head. While a row is worked on, the row of the same
  * place at `ahead` is asked for (same steps; only read ahead, so it may be anything; NULL = nothing). */
@@ -53,12 +54,14 @@ enum { IS_GATHER = 32 }; /* rows that gather16 takes at a time */
 
 typedef struct is_kernels {
     const char *name;
-    /* Values [at, at + n) of the row at src to dst. to: a plain codec; int8 to int8 is the caller's memcpy. */
-    void (*convert)(is_codec from, const void *src, size_t at, is_codec to, void *dst, size_t n);
+    /* Values [at, at + n) of the row of dim values at src to dst. to: a plain codec; a codec that is
+     * not plain, to itself, is the caller's memcpy. */
+    void (*convert)(is_codec from, const void *src, size_t dim, size_t at, is_codec to, void *dst,
+                    size_t n);
     /* Whole rows of n values. to: as above. */
     void (*convert_rows)(is_codec from, is_codec to, const is_rows *r, size_t n);
     void (*rotate)(const is_rotate *r);
-    void (*rotate_as)(const is_rotate *r); /* from and to may differ only in the scalar table's */
+    void (*rotate_as)(const is_rotate *r); /* plain codecs; two only in the scalar table's */
     void (*copy)(const is_rows *r, size_t row_bytes);
     /* dst[c][r] = src[r][c] for 16-bit and 32-bit elements; steps in bytes, of a row of src and of a row of dst. */
     void (*transpose16)(const void *src, size_t src_step, void *dst, size_t dst_step, size_t n_rows, size_t n_cols);
@@ -74,6 +77,7 @@ typedef struct is_kernels {
      * last 64 bytes of each column are put in front of it. */
     void (*drain)(uint8_t *src, size_t src_step, uint8_t *dst, size_t dst_step, size_t n_cols, size_t bytes, bool first);
     void (*fence)(void);
+    is_int4_block_fn int4_block; /* decodes a block of int4 */
 } is_kernels;
 
 const is_kernels *is_kernels_best(void);         /* what is_cpu_simd() allows */

@@ -7,6 +7,7 @@
 
 #define IS_TARGET __attribute__((target("avx2,f16c,fma")))
 #define IS_INLINE static inline IS_TARGET __attribute__((always_inline))
+#define IS_SELF (&is_kernels_avx2)
 #define IS_W 8
 #define IS_LANES 2
 typedef __m256 vf;
@@ -131,8 +132,20 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
     }
 }
 
+/* 16 whole numbers times f. */
+IS_INLINE vf v_everywhere(float x) { return _mm256_set1_ps(x); }
+IS_INLINE void st_i16(float *p, __m256i v, vf f)
+{
+    const __m256i low = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(v));
+    const __m256i high = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(v, 1));
+
+    _mm256_storeu_ps(p, _mm256_mul_ps(_mm256_cvtepi32_ps(low), f));
+    _mm256_storeu_ps(p + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(high), f));
+}
+
 #include "kv/kernels_body.h"
+#include "kv/kernels_int4.h"
 
 const is_kernels is_kernels_avx2 = { "avx2", convert, convert_rows, rotate, rotate_as, copy, transpose16, transpose32,
-                                     gather16, stream, drain, fence };
+                                     gather16, stream, drain, fence, int4_block };
 #endif

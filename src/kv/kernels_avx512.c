@@ -7,6 +7,7 @@
 
 #define IS_TARGET __attribute__((target("avx2,f16c,fma,avx512f,avx512bw,avx512vl,avx512dq")))
 #define IS_INLINE static inline IS_TARGET __attribute__((always_inline))
+#define IS_SELF (&is_kernels_avx512)
 #define IS_W 16
 #define IS_LANES 4
 typedef __m512 vf;
@@ -101,8 +102,16 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
     _mm512_mask_storeu_epi16(p, (__mmask32)(0xffffffffu >> (32 - bytes / 2)), v); /* bytes is even, 2 .. 64 */
 }
 
+/* 16 whole numbers times f. */
+IS_INLINE vf v_everywhere(float x) { return _mm512_set1_ps(x); }
+IS_INLINE void st_i16(float *p, __m256i v, vf f)
+{
+    _mm512_storeu_ps(p, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(v)), f));
+}
+
 #include "kv/kernels_body.h"
+#include "kv/kernels_int4.h"
 
 const is_kernels is_kernels_avx512 = { "avx512", convert, convert_rows, rotate, rotate_as, copy, transpose16, transpose32,
-                                       gather16, stream, drain, fence };
+                                       gather16, stream, drain, fence, int4_block };
 #endif

@@ -1,6 +1,7 @@
 /* kernels_body.h - the SIMD kernels, written once over a small vector vocabulary that the including file defines:
  *
  *   IS_TARGET, IS_W           function attributes; floats per vector
+ *   IS_SELF                   the table of these kernels
  *   vf, vi                    float and integer vectors; IS_LANES 128-bit lanes each
  *   ld_T, st_T                whole vectors of type T = f32, f16, bf16 to and from vf
  *   ld_int8, ldn_int8         signed bytes as floats
@@ -19,6 +20,8 @@
  *
  * Included by kernels_avx2.c and kernels_avx512.c only. */
 #include <string.h>
+
+#include "kv/int4_rows.h"
 
 #define IS_SIZE_f32 4
 #define IS_SIZE_f16 2
@@ -241,7 +244,9 @@ IS_PAIR_OF_TYPES(int8, f32)
 IS_PAIR_OF_TYPES(int8, f16)
 IS_PAIR_OF_TYPES(int8, bf16)
 
-/* Indexed by is_codec: f32 = 0, f16 = 1, bf16 = 2, int8 = 3 (from only). */
+/* Indexed by is_codec: f32 = 0, f16 = 1, bf16 = 2, int8 = 3 (from only). int4 goes through F32
+ * (int4_rows.h). */
+enum { TABLE_CODECS = 4 };
 #define IS_TABLE(prefix)                                                                                                       \
     {                                                                                                                          \
         { prefix##_f32_f32, prefix##_f32_f16, prefix##_f32_bf16 }, { prefix##_f16_f32, prefix##_f16_f16, prefix##_f16_bf16 },  \
@@ -249,26 +254,30 @@ IS_PAIR_OF_TYPES(int8, bf16)
         { prefix##_int8_f32, prefix##_int8_f16, prefix##_int8_bf16 },                                                          \
     }
 
-static void convert(is_codec from, const void *src, size_t at, is_codec to, void *dst, size_t n)
+static void convert(is_codec from, const void *src, size_t dim, size_t at, is_codec to, void *dst,
+                    size_t n)
 {
-    static void (*const table[IS_CODECS][IS_CACHE_TYPES])(const void *, size_t, void *, size_t) = IS_TABLE(convert);
+    static void (*const table[TABLE_CODECS][IS_CACHE_TYPES])(const void *, size_t, void *, size_t) = IS_TABLE(convert);
 
-    table[from][to](src, at, dst, n);
+    if (from == IS_CODEC_INT4) is_int4_convert(IS_SELF, src, dim, at, to, dst, n);
+    else table[from][to](src, at, dst, n);
 }
 
 static void convert_rows(is_codec from, is_codec to, const is_rows *r, size_t n)
 {
-    static void (*const table[IS_CODECS][IS_CACHE_TYPES])(const is_rows *, size_t) = IS_TABLE(rows);
+    static void (*const table[TABLE_CODECS][IS_CACHE_TYPES])(const is_rows *, size_t) = IS_TABLE(rows);
 
-    table[from][to](r, n);
+    if (from == IS_CODEC_INT4) is_int4_convert_rows(IS_SELF, to, r, n);
+    else table[from][to](r, n);
 }
 
 static void rotate(const is_rotate *r)
 {
-    static void (*const table_halves[IS_CODECS][IS_CACHE_TYPES])(const is_rotate *) = IS_TABLE(halves);
-    static void (*const table_adjacent[IS_CODECS][IS_CACHE_TYPES])(const is_rotate *) = IS_TABLE(adjacent);
+    static void (*const table_halves[TABLE_CODECS][IS_CACHE_TYPES])(const is_rotate *) = IS_TABLE(halves);
+    static void (*const table_adjacent[TABLE_CODECS][IS_CACHE_TYPES])(const is_rotate *) = IS_TABLE(adjacent);
 
-    (r->pairing == IS_PAIR_HALVES ? table_halves : table_adjacent)[r->from][r->to](r);
+    if (r->from == IS_CODEC_INT4) is_int4_rotate(IS_SELF, r);
+    else (r->pairing == IS_PAIR_HALVES ? table_halves : table_adjacent)[r->from][r->to](r);
 }
 
 /* ---- As another engine rotates ------------------------------------------------------------------------------------------- */

@@ -87,7 +87,9 @@ static is_status alloc(const is_segment_desc *desc, bool bare, uint64_t max_payl
         return is_fail(INFERSCALE_E_INVALID, "a KV segment of %u tokens; spans must have 1 to %d", desc->n_tokens,
                        IS_SEGMENT_MAX_TOKENS);
     if (!is_codec_known(desc->codec))
-        return is_fail(INFERSCALE_E_INVALID, "unknown codec %d of a KV segment; use f16, bf16, f32 or int8", (int)desc->codec);
+        return is_fail(INFERSCALE_E_INVALID,
+                       "unknown codec %d of a KV segment; use f16, bf16, f32, int8 or int4",
+                       (int)desc->codec);
     s = is_calloc(1, sizeof *s);
     if (!s) return no_memory();
     atomic_init(&s->refs, 1);
@@ -114,7 +116,8 @@ is_status is_segment_alloc_bare(const is_segment_desc *desc, is_segment **out)
 /* What would become infinite, or is not a number, must not be stored: attention over it would spoil every answer it serves. */
 static is_status check_values(const float *x, size_t n, is_codec codec, uint32_t plane)
 {
-    static const float limits[IS_CODECS] = { INFINITY, 65520.0f, 0x1.ffp127f, IS_INT8_LARGEST };
+    static const float limits[IS_CODECS] = { INFINITY, 65520.0f, 0x1.ffp127f, IS_INT8_LARGEST,
+                                             IS_INT4_LARGEST };
     const float limit = limits[codec];
     size_t wrong = 0;
 
@@ -124,7 +127,7 @@ static is_status check_values(const float *x, size_t n, is_codec codec, uint32_t
                    "%zu values of KV plane %u are outside the range of %s; use another codec "
                    "(%s %s), or serve this model from text",
                    wrong, plane, is_codec_name(codec), is_words(IS_CALL_CODEC),
-                   codec == IS_CODEC_F16 ? "bf16" : "f32");
+                   codec == IS_CODEC_F16 || codec == IS_CODEC_INT4 ? "bf16" : "f32");
 }
 
 /* rows F32 [n_tokens][n_heads][head_dim] -> [head][token][dim] of the codec. */

@@ -9,7 +9,7 @@
 static const uint8_t magic[8] = { 0x89, 'I', 'S', 'S', 'E', 'G', '\r', '\n' };
 
 enum {
-    NEWEST = 2,         /* version */
+    NEWEST = 3,         /* version */
     PREFIX_BYTES = 24,  /* magic, version, header bytes, file bytes */
     FIXED_BYTES = 128,  /* what stands before the tokens */
     MAX_HEADER = 1 << 30,
@@ -79,8 +79,12 @@ static void add_sums(is_buf *b, const is_segment *s)
     }
 }
 
-/* Version 2 is version 1 with rows in int8: programs that do not know them refuse the file as a newer one's. */
-static uint32_t version_of(is_codec codec) { return is_codec_plain(codec) ? 1 : 2; }
+/* Versions 2 and 3 are version 1 with rows in int8 and int4: programs that do not know them refuse
+ * the file as a newer one's. */
+static uint32_t version_of(is_codec codec)
+{
+    return is_codec_plain(codec) ? 1 : codec == IS_CODEC_INT8 ? 2 : 3;
+}
 
 static is_status build_header(const is_segment *s, is_buf *b)
 {
