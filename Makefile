@@ -183,6 +183,7 @@ $(LSUPPORT): $(call objs,$(LTSUP_SRC))
 # These run the program.
 $(OUT)/tests/test_config: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/test_kill: | $(BIN) $(OUT)/libinferscale-mock.so
+$(OUT)/tests/test_store_codec: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/test_cli $(OUT)/tests/test_cli_store $(OUT)/tests/test_cli_first $(OUT)/tests/test_cli_maintain $(OUT)/tests/test_cli_change: | $(BIN) $(OUT)/libinferscale-mock.so
 $(OUT)/tests/llama_%: $(OUT)/obj/tests/llama/%.o $(LSUPPORT) $(SUPPORT) $(PARTS) $(LIB_A) $(LLAMA_STAMP)
 	@mkdir -p $(@D)

@@ -148,7 +148,7 @@ typedef struct inferscale_options {
     const char *plugin_dir;   /* where plug-ins are; NULL = $INFERSCALE_PLUGINS, else next to the library */
     const char *system;       /* system text of the encoding header; NULL = the default */
     const char *policy;       /* encoding policy of the first stage: "page:N", "facts:W", "header", ... (docs/design.md 4); NULL = the default */
-    const char *codec;        /* of KV in the vault: "f16", "bf16", "f32", "int8", "int4"; NULL or "default" = int8; "auto" = the cache's own type */
+    const char *codec;        /* "f16", "bf16", "f32", "int8", "int4", "auto" (the cache's), "default" (int8): the store keeps it; NULL = its own */
     uint32_t n_ctx;           /* engine context in tokens; 0 = min(8192, what the model was trained for) */
     uint32_t n_threads;       /* 0 = physical cores */
     int flash_attention;      /* INFERSCALE_FA_*; AUTO = measured at first load */
@@ -411,7 +411,7 @@ typedef struct inferscale_encode_options {
     uint64_t facts_encoded, tokens_stored, tokens_computed; /* results; a fact counts once for each policy that encodes it */
     int stage;                        /* INFERSCALE_STAGE_*; 0 = FIRST */
     const char *refine;               /* of the second stage; NULL = the handle's, "none" = off */
-    uint64_t facts_left;              /* result: facts that do not fit into the context or kept changing; they are served as text */
+    uint64_t facts_left, rounded;     /* results: facts served as text (no room, or changing all the time); segments rounded to the codec */
 } inferscale_encode_options;
 
 #define INFERSCALE_ENCODE_OPTIONS_INIT { .struct_size = sizeof(inferscale_encode_options) }
@@ -818,7 +818,7 @@ typedef struct inferscale_usage_report {
     inferscale_usage_row *rows; /* by owner, then what, model, policy */
     uint64_t bank_bytes, bank_free_bytes, log_bytes; /* the database file, what of it is empty, its write-ahead log */
     uint64_t vault_bytes, vault_files, unnamed_bytes; /* all files of the vault; those that no row of the books names */
-    uint64_t wide_bytes;  /* files that wait to be stored in fewer bytes (inferscale_encoder_state.n_wide); 0 until a model is loaded */
+    uint64_t wide_bytes; int model_known; /* files that wait to be stored in fewer bytes (encoder_state.n_wide); 1 = it is known, a model is loaded */
 } inferscale_usage_report;
 
 /* Bytes by owner, model and policy; scope NULL = of all owners. *out is freed with inferscale_usage_free. Errors: E_IO, E_NOMEM. */

@@ -22,7 +22,7 @@ WHOLE = [
     ("count(*) FROM embeddings", "figures of the store"), ("count(*) FROM segments", "figures of the store"),
     ("DISTINCT name FROM doomed", "short: files that are being removed or written"),
     ("FROM sqlite_master", "some twenty rows"), ("FROM sqlite_sequence", "a row a table"), ("UPDATE sqlite_sequence", "the same"),
-    ("SELECT id FROM home", "one row"), ("UPDATE home", "the same"),
+    ("SELECT id FROM home", "one row"), ("SELECT codec FROM home", "the same"), ("UPDATE home", "the same"),
     ("SELECT id FROM partitions LIMIT 1", "one row: can the bank be read"), ("SELECT id FROM items LIMIT 1", "the same"),
     ("SELECT text FROM fact_versions LIMIT 1", "the same"),
     ("SELECT id, epoch, revision FROM partitions", "a short row an owner: the background encoder looks where something changed"),

@@ -261,6 +261,25 @@ static void test_migrates_the_first_schema_to_the_same_tables(void **state)
     free(made[1]);
 }
 
+/* What is kept of the whole store: a bank of version 9 has named no codec, and what is named is there when it is opened again. */
+static void test_keeps_the_codec_that_was_named(void **state)
+{
+    bank_kit *k = *state;
+    char codec[IS_BANK_CODEC_BYTES];
+
+    is_bank_close(k->bank);
+    k->bank = NULL;
+    raw_sql(k->path, "ALTER TABLE home DROP COLUMN codec; PRAGMA user_version = 9");
+    bank_kit_reopen(k, false);
+    OK(is_bank_codec(k->bank, codec));
+    assert_string_equal(codec, "");
+    OK(is_bank_set_codec(k->bank, "bf16"));
+    bank_kit_reopen(k, true);
+    OK(is_bank_codec(k->bank, codec));
+    assert_string_equal(codec, "bf16");
+    FAILS(E_READONLY, is_bank_set_codec(k->bank, "f32"));
+}
+
 /* ---- Damage -------------------------------------------------------------------------------------------------------------- */
 
 /* A table that another program dropped is damage, not a bug of ours. */
@@ -573,6 +592,7 @@ int main(void)
         TEST(test_foreign_files_are_left_alone),
         TEST(test_newer_version_is_refused),
         TEST(test_older_version_is_migrated),
+        TEST(test_keeps_the_codec_that_was_named),
         TEST(test_migrates_the_first_schema_to_the_same_tables),
         TEST(test_missing_table),
         TEST(test_damaged_bank),

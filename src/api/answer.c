@@ -260,7 +260,7 @@ is_variant *is_asking_variant(is_asking *a, int64_t id)
 /* Rows that lost precision when they were stored (int8, int4, or bf16 where the cache is f16) are exact nowhere. */
 static bool stores_exactly(const is_asking *a)
 {
-    return is_codec_keeps(a->is->profile->codec, is_engine_describe(a->is->engine)->exact_codec);
+    return is_codec_keeps(is_handle_profile(a->is)->codec, is_engine_describe(a->is->engine)->exact_codec);
 }
 
 /* The fact that came to stand right behind the header takes the rows that are exact there, if it has them. */
@@ -359,7 +359,7 @@ static is_status plan_facts(is_asking *a, const is_tokens *question, is_plan_fac
     opts.with_memory = a->o.mode != INFERSCALE_MODE_NONE;
     opts.n_ctx_left = is_asking_room(a);
     opts.n_ctx = is_engine_describe(a->is->engine)->n_ctx;
-    return is_plan_new(a->is->profile, facts, n, question, &opts, out);
+    return is_plan_new(is_handle_profile(a->is), facts, n, question, &opts, out);
 }
 
 /* Before anything is searched for it: one that cannot fit costs nothing. */
@@ -370,41 +370,6 @@ static is_status question_tokens(is_asking *a, is_tokens *out)
 
     IS_TRY(is_asking_realm(a, &whose));
     return is_profile_words(a->is->engine, whose, a->question, &fit, out);
-}
-
-static const char *of_stage(const is_asking *a)
-{
-    return a->o.stage == INFERSCALE_STAGE_FIRST    ? " of the first stage, as asked,"
-           : a->o.stage == INFERSCALE_STAGE_REFINE ? " of the second stage, as asked,"
-                                                   : "";
-}
-
-static const char *how_to_encode(const is_asking *a)
-{
-    if (a->o.stage == INFERSCALE_STAGE_REFINE && !a->is->has_refine) return "the second stage is off; ask for no stage, or turn it on";
-    if (a->is->background) return "they are being encoded in the background";
-    return a->o.stage == INFERSCALE_STAGE_REFINE ? "refine them to inject them" : "encode them to inject them";
-}
-
-/* Facts of the plan that are computed though they were to be injected, and facts that did not fit. */
-static void note_shortfalls(is_asking *a, const is_planned *planned)
-{
-    inferscale_answer *ans = a->answer;
-    size_t n_computed = 0;
-
-    for (size_t i = 0; i < ans->n_facts; i++) n_computed += ans->facts[i].source == INFERSCALE_SOURCE_COMPUTED;
-    for (size_t i = 0; i < a->o.repair && i < ans->n_facts && n_computed; i++) {
-        const inferscale_used *best = &ans->facts[ans->n_facts - 1 - i]; /* repaired ones stand last, and were asked for */
-
-        n_computed -= best->source == INFERSCALE_SOURCE_COMPUTED;
-    }
-    if (ans->mode == INFERSCALE_MODE_KV && n_computed)
-        is_asking_note(a, INFERSCALE_FALLBACK_NOT_ENCODED, "%zu of %zu facts had no KV%s and were computed as text; %s", n_computed,
-                       ans->n_facts, of_stage(a), how_to_encode(a));
-    ans->n_dropped = is_planned_dropped(planned);
-    if (ans->n_dropped)
-        is_asking_note(a, INFERSCALE_FALLBACK_CONTEXT_FULL, "%zu facts were left out: the context of %u tokens is full", ans->n_dropped,
-                       is_engine_describe(a->is->engine)->n_ctx);
 }
 
 /* Nothing was found. Where there is nothing at all it is said: the owner's name may be misspelt. */
@@ -450,7 +415,7 @@ is_status is_asking_plan(is_asking *a, is_planned **out)
     if (st == INFERSCALE_OK) st = exact_first(a, *out);
     if (st == INFERSCALE_OK) st = report_facts(a, is_planned_plan(*out), hits, n_hits);
     if (st == INFERSCALE_OK) {
-        note_shortfalls(a, *out);
+        is_asking_shortfalls(a, *out);
     } else {
         is_planned_free(*out);
         *out = NULL;
@@ -515,7 +480,7 @@ is_status is_asking_realm(is_asking *a, const is_realm **out)
 /* Of what the plan begins with, so much is the profile's own header: it is nobody's secret. */
 static uint32_t n_shared(const is_asking *a, const is_plan *plan)
 {
-    const is_profile *p = a->is->profile;
+    const is_profile *p = is_handle_profile(a->is);
     const is_tokens *const own[] = { &p->header, &p->header_plain };
     uint32_t most = 0;
 

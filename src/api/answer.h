@@ -55,6 +55,8 @@ is_status is_asking_begin(is_asking *a, inferscale *is, const inferscale_scope *
 void is_asking_free(is_asking *a);
 /* A reason, INFERSCALE_FALLBACK_*, and its sentence. */
 void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Notes the facts of the plan that are computed though they were to be injected, and those that did not fit. */
+void is_asking_shortfalls(is_asking *a, const is_planned *planned);
 void is_asking_note_damaged(is_asking *a, const is_unusable *n); /* nothing, if n is */
 
 /* A sentence for clients: without the names of files and servers. */

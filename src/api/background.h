@@ -60,6 +60,7 @@ typedef struct is_bg_worker {
     /* of the thread alone */
     is_bg_part *parts;                /* [n_parts] in id order */
     size_t n_parts;
+    const is_profile *profile;        /* of the last look; NULL = no model was loaded then */
     int64_t data_version;
     double next_look_ms, next_full_ms;
     unsigned n_overlapped;            /* looks in a row */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "api/background.h"
+#include "api/store_codec.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -153,6 +154,31 @@ static void publish_waiting(is_bg_worker *w, uint64_t n_begun)
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Rows of all partitions are wanted in another codec: in another view. */
+static void start_again(is_bg_worker *w)
+{
+    for (size_t i = 0; i < w->n_parts; i++)
+        w->parts[i] = (is_bg_part){ .id = w->parts[i].id };
+    for (int s = w->first; s < w->end; s++) {
+        if (w->b->stages[s].lease) is_fs_default()->close(is_fs_default(), w->b->stages[s].lease);
+        w->b->stages[s].lease = NULL;
+        w->b->stages[s].elsewhere = false;
+    }
+}
+
+/* The store may be another codec's now: by another program, or by a call on this handle. */
+static is_status follow_codec(is_bg_worker *w)
+{
+    const is_profile *now;
+
+    if (w->first != IS_STAGE_FIRST) return INFERSCALE_OK;
+    IS_TRY(is_handle_follow_codec(w->b->is, w->bank));
+    now = is_handle_profile(w->b->is);
+    if (w->profile && now != w->profile) start_again(w);
+    w->profile = now;
+    return INFERSCALE_OK;
+}
+
 is_status is_bg_look(is_bg_worker *w)
 {
     const double t0 = is_now_ms();
@@ -174,6 +200,7 @@ is_status is_bg_look(is_bg_worker *w)
     } else if (!asked && version == w->data_version) {
         return INFERSCALE_OK;
     }
+    IS_TRY(follow_codec(w));
     take_requests(w, &n_begun);
     st = is_bank_partition_marks(w->bank, &marks, &n);
     if (st == INFERSCALE_OK) st = merge_parts(w, marks, n);

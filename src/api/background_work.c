@@ -23,7 +23,7 @@ const is_policy *is_bg_policy(is_background *b, int stage)
 
 const uint8_t *is_bg_view(is_background *b, int stage)
 {
-    return stage == IS_STAGE_EMBED ? is_embedder_fingerprint(b->is->embedder) : b->is->profile->fingerprint;
+    return stage == IS_STAGE_EMBED ? is_embedder_fingerprint(b->is->embedder) : is_handle_profile(b->is)->fingerprint;
 }
 
 is_status is_bg_prepare(is_background *b, int stage)

@@ -195,7 +195,7 @@ static is_status replay(inferscale_chat *c, is_asking *a)
 /* The turn as the conversation keeps it: its frame and words, no memory. */
 static is_status keep_question(inferscale_chat *c, const is_plan *plan, bool first)
 {
-    const is_profile *p = c->is->profile;
+    const is_profile *p = is_handle_profile(c->is);
 
     IS_TRY(first ? remember_tokens(c, p->header_plain.ids, p->header_plain.n) : remember_tokens(c, p->next_plain.ids, p->next_plain.n));
     for (uint32_t i = 0; i < plan->n_parts; i++)

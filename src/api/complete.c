@@ -114,7 +114,7 @@ static is_status take_options(completing *c, const inferscale_complete_options *
 /* The caller's header, unless it is the one that facts are encoded after. */
 static is_status read_header(completing *c)
 {
-    const is_profile *own = c->a.is->profile;
+    const is_profile *own = is_handle_profile(c->a.is);
 
     const is_realm *whose;
 
@@ -220,7 +220,7 @@ static is_status load_placed(completing *c, const is_dep *deps, size_t n, is_pla
 /* What was placed before a turn, in this view or in one that holds its rows in another codec: where memory stands does not hang on that. */
 static is_status find_placement(completing *c, const is_key turn, is_dep **deps, size_t *n)
 {
-    const is_profile *profile = c->a.is->profile;
+    const is_profile *profile = is_handle_profile(c->a.is);
     is_status st = is_bank_placement(c->a.is->bank, &c->a.p, profile->fingerprint, turn, deps, n);
 
     for (int codec = 0; codec < IS_CODECS && st == INFERSCALE_E_NOTFOUND; codec++)
@@ -370,7 +370,7 @@ static is_status make_room(completing *c)
         uint64_t need;
 
         shape(c);
-        need = is_plan_fixed(c->a.is->profile, question, &c->a.shape);
+        need = is_plan_fixed(is_handle_profile(c->a.is), question, &c->a.shape);
         st = need <= room ? INFERSCALE_OK : too_long(c, "", need, room);
         if (st == INFERSCALE_OK || !c->a.c.on_full || (!c->talk && c->n_turns == 0)) break;
         if (c->talk) {
@@ -467,12 +467,12 @@ static void keep_placement(completing *c, const is_planned *planned)
     }
     if (st == INFERSCALE_E_NOTFOUND)
         st = c->a.is->read_only ? is_fail(INFERSCALE_E_READONLY, "the store is open for reading only")
-                                : is_bank_put_placement(c->a.is->bank, &c->a.p, c->a.is->profile->fingerprint, c->h.asked[c->h.n_turns], deps, n);
+                                : is_bank_put_placement(c->a.is->bank, &c->a.p, is_handle_profile(c->a.is)->fingerprint,
+                                                      c->h.asked[c->h.n_turns], deps, n);
     /* What changed meanwhile is no placement any more, and the next turn will say so. */
     if (st != INFERSCALE_OK && st != INFERSCALE_E_STALE)
-        is_asking_note(&c->a, INFERSCALE_FALLBACK_PLACEMENT_NOT_KEPT,
-                       "which memory stands before this turn could not be kept (%s): without the engine's cache the turn is computed "
-                       "without it", is_error());
+        is_asking_note(&c->a, INFERSCALE_FALLBACK_PLACEMENT_NOT_KEPT, "which memory stands before this turn could"
+                       " not be kept (%s): without the engine's cache the turn is computed without it", is_error());
     is_free(known);
     is_free(deps);
 }

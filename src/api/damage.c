@@ -150,7 +150,7 @@ static bool find_row(inferscale *is, const is_partition *p, const is_part *part,
     size_t n = 0;
     bool found = false;
 
-    if (is_bank_segments(is->bank, p, is->profile->fingerprint, NULL, part->fact_id, &rows, &n) != INFERSCALE_OK) {
+    if (is_bank_segments(is->bank, p, is_handle_profile(is)->fingerprint, NULL, part->fact_id, &rows, &n) != INFERSCALE_OK) {
         is_log(IS_LOG_WARN, "what a server says of a fact's rows cannot be looked at: %s", is_error());
         return false;
     }

@@ -6,8 +6,10 @@
 #include "api/calibrate.h"
 #include "api/known.h"
 #include "api/room.h"
+#include "api/store_codec.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/words.h"
 
 enum { EMBED_BATCH = 16 };
 
@@ -149,9 +151,9 @@ static is_status fact_ids(work *w, const is_policy *policy, int64_t **ids, size_
     is_status st;
 
     if (w->o->again) return all_ids(w, INFERSCALE_FACTS, ids, n);
-    IS_TRY(is_bank_unencoded(w->is->bank, &w->p, w->is->profile->fingerprint, policy->name, policy->header_one_in, 0, 0,
+    IS_TRY(is_bank_unencoded(w->is->bank, &w->p, is_handle_profile(w->is)->fingerprint, policy->name, policy->header_one_in, 0, 0,
                              ids, n));
-    st = is_bank_outdated(w->is->bank, &w->p, w->is->profile->fingerprint, 0, 0, &outdated, &n_outdated);
+    st = is_bank_outdated(w->is->bank, &w->p, is_handle_profile(w->is)->fingerprint, 0, 0, &outdated, &n_outdated);
     if (st == INFERSCALE_OK && n_outdated) st = merge_ids(ids, n, outdated, n_outdated);
     is_free(outdated);
     if (st != INFERSCALE_OK) {
@@ -197,9 +199,9 @@ static is_status encode_under(work *w, const is_policy *policy)
 
 /* ---- Rows in other codecs ------------------------------------------------------------------------------------------------- */
 
-bool is_handle_narrows(const inferscale *is)
+bool is_handle_narrows(inferscale *is)
 {
-    return !is->read_only && is->profile;
+    return !is->read_only && is_handle_profile(is);
 }
 
 typedef is_status (*narrow_fn)(const is_encoder *enc, const is_partition *p, is_narrowing *n);
@@ -215,22 +217,26 @@ static is_status walk_all(const is_encoder *enc, const is_partition *p, narrow_f
     return st;
 }
 
-is_status is_handle_narrow(inferscale *is, const is_partition *p)
+is_status is_handle_narrow(inferscale *is, const is_partition *p, uint64_t *rounded)
 {
     is_encoder enc = is_handle_encoder(is);
     is_narrowing n = { 0 }, closed = { 0 };
+    char name[IS_BANK_CODEC_BYTES];
     is_status st;
 
     if (!is_handle_narrows(is)) return INFERSCALE_OK;
     st = walk_all(&enc, p, is_encode_narrow, &n);
     if (st == INFERSCALE_OK) st = walk_all(&enc, p, is_encode_settle, &closed);
-    if (n.files + n.entered) /* somebody may have chosen the other codec for them */
-        is_log(IS_LOG_WARN, "rows change their codec: %llu segments are taken over to be %s; to keep a codec, name it in every"
-               " call and in the server's settings",
-               (unsigned long long)(n.files + n.entered), is_codec_name(is->profile->codec));
+    is_handle_codec_name(is, name);
+    if (n.files + n.entered && !is->codec_told && (is->codec_named || !name[0]))
+        is_log(IS_LOG_WARN, "rows change their codec: %llu segments are taken over to be %s, %s; the store keeps the codec that"
+               " is named last (%s)",
+               (unsigned long long)(n.files + n.entered), is_codec_name(enc.profile->codec),
+               name[0] ? "which was named" : "the default", is_words(IS_CALL_CODEC));
+    *rounded += n.files + closed.files;
     if (n.files + closed.files)
         is_log(IS_LOG_INFO, "%llu segments were rounded to %s: %llu bytes, before %llu",
-               (unsigned long long)(n.files + closed.files), is_codec_name(is->profile->codec),
+               (unsigned long long)(n.files + closed.files), is_codec_name(enc.profile->codec),
                (unsigned long long)(n.bytes_after + closed.bytes_after),
                (unsigned long long)(n.bytes_before + closed.bytes_before));
     return st;
@@ -258,9 +264,9 @@ static is_status encode_all(work *w, const is_policy *policies, size_t n)
     if (!is_engine_geometry(w->is->engine))
         return is_fail(INFERSCALE_E_UNSUPPORTED, "this model's KV cannot be injected (%s); asking works, and computes the facts as text",
                        is_engine_describe(w->is->engine)->why_not);
-    IS_TRY(is_handle_narrow(w->is, &w->p));
+    IS_TRY(is_handle_narrow(w->is, &w->p, &w->o->rounded));
     for (size_t i = 0; i < n; i++) IS_TRY(encode_under(w, &policies[i]));
-    return is_handle_narrow(w->is, &w->p); /* what there are new rows for, and pages that are full now */
+    return is_handle_narrow(w->is, &w->p, &w->o->rounded); /* what there are new rows for, and pages that are full now */
 }
 
 static is_status encode_views(work *w, const is_policy *policies, size_t n)
@@ -290,9 +296,10 @@ is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, infer
     if (w.o->stage < 0 || w.o->stage > INFERSCALE_STAGE_ALL)
         return is_fail(INFERSCALE_E_INVALID, "stage is %d; use INFERSCALE_STAGE_FIRST, _REFINE or _ALL", w.o->stage);
     if (is->read_only) return is_room_refuse(is, "encode");
+    IS_TRY(is_handle_follow_codec(is, is->bank));
     w.on_progress = w.o->on_progress;
     w.progress_ctx = w.o->progress_ctx;
-    w.o->facts_encoded = w.o->tokens_stored = w.o->tokens_computed = w.o->facts_left = 0;
+    w.o->facts_encoded = w.o->tokens_stored = w.o->tokens_computed = w.o->facts_left = w.o->rounded = 0;
     IS_TRY(stage_policies(&w, policies, &n_policies));
     st = is_bank_partition(is->bank, scope, false, &w.p);
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/answer.h"
+#include "api/store_codec.h"
 #include "base/log.h"
 
 const char *inferscale_fallback_name(unsigned i)
@@ -68,4 +69,62 @@ void is_asking_note(is_asking *a, unsigned fallback, const char *fmt, ...)
     if (a->why.len) is_buf_str(&a->why, "; ");
     is_add_without_places(&a->why, text);
     a->answer->fallbacks |= fallback;
+}
+
+/* ---- What was computed, and what was left out ---------------------------------------------------------------------------- */
+
+static const char *of_stage(const is_asking *a)
+{
+    return a->o.stage == INFERSCALE_STAGE_FIRST    ? " of the first stage, as asked,"
+           : a->o.stage == INFERSCALE_STAGE_REFINE ? " of the second stage, as asked,"
+                                                   : "";
+}
+
+static const char *how_to_encode(const is_asking *a)
+{
+    if (a->o.stage == INFERSCALE_STAGE_REFINE && !a->is->has_refine) return "the second stage is off; ask for no stage, or turn it on";
+    if (a->is->background) return "they are being encoded in the background";
+    return a->o.stage == INFERSCALE_STAGE_REFINE ? "refine them to inject them" : "encode them to inject them";
+}
+
+/* Facts that were computed, and have rows in another codec: encoding rounds these, or makes new ones. "" = there are none. */
+static void in_another_codec(is_asking *a, char *out, size_t size)
+{
+    const inferscale_answer *ans = a->answer;
+    const is_codec own = is_handle_profile(a->is)->codec;
+    size_t n = 0;
+    is_codec codec = own;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < ans->n_facts; i++)
+        n += ans->facts[i].source == INFERSCALE_SOURCE_COMPUTED &&
+             is_handle_other_codec(a->is, &a->p, ans->facts[i].id, &codec);
+    if (n)
+        snprintf(out, size, "; %zu of them have it in %s, and the store is to hold %s", n, is_codec_name(codec),
+                 is_codec_name(own));
+}
+
+/* Facts of the plan that are computed though they were to be injected, and facts that did not fit. */
+void is_asking_shortfalls(is_asking *a, const is_planned *planned)
+{
+    inferscale_answer *ans = a->answer;
+    size_t n_computed = 0;
+    char other[96];
+
+    for (size_t i = 0; i < ans->n_facts; i++) n_computed += ans->facts[i].source == INFERSCALE_SOURCE_COMPUTED;
+    for (size_t i = 0; i < a->o.repair && i < ans->n_facts && n_computed; i++) {
+        const inferscale_used *best = &ans->facts[ans->n_facts - 1 - i]; /* repaired ones stand last, and were asked for */
+
+        n_computed -= best->source == INFERSCALE_SOURCE_COMPUTED;
+    }
+    if (ans->mode == INFERSCALE_MODE_KV && n_computed) {
+        in_another_codec(a, other, sizeof other);
+        is_asking_note(a, INFERSCALE_FALLBACK_NOT_ENCODED,
+                       "%zu of %zu facts had no KV%s and were computed as text%s; %s", n_computed, ans->n_facts,
+                       of_stage(a), other, how_to_encode(a));
+    }
+    ans->n_dropped = is_planned_dropped(planned);
+    if (ans->n_dropped)
+        is_asking_note(a, INFERSCALE_FALLBACK_CONTEXT_FULL, "%zu facts were left out: the context of %u tokens is full", ans->n_dropped,
+                       is_engine_describe(a->is->engine)->n_ctx);
 }

@@ -4,8 +4,10 @@
 #include "api/damage.h"
 #include "api/lost.h"
 #include "api/room.h"
+#include "api/store_codec.h"
 #include "api/talks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,6 +110,18 @@ static is_status copy_strings(inferscale *is, const inferscale_options *o)
     return INFERSCALE_OK;
 }
 
+/* "default" names what "" stands for in the bank. */
+static is_status take_codec(inferscale *is, const char *name)
+{
+    is_codec codec;
+
+    is->codec_named = name && name[0];
+    if (!is->codec_named || strcmp(name, "default") == 0) return INFERSCALE_OK;
+    if (strcmp(name, "auto") != 0) IS_TRY(is_codec_parse(name, &codec));
+    snprintf(is->codec, sizeof is->codec, "%s", name);
+    return INFERSCALE_OK;
+}
+
 static is_status take_options(inferscale *is, const inferscale_options *o)
 {
     if (!o || o->struct_size < sizeof(inferscale_options))
@@ -134,9 +148,7 @@ static is_status take_options(inferscale *is, const inferscale_options *o)
     is->loading_ctx = o->loading_ctx;
     if (o->background && is->read_only)
         return is_fail(INFERSCALE_E_INVALID, "a store that is opened read-only cannot be encoded in the background; drop one of both");
-    is->lossless = o->codec && strcmp(o->codec, "auto") == 0;
-    is->has_codec = !is->lossless && o->codec && o->codec[0] && strcmp(o->codec, "default") != 0;
-    IS_TRY(is_codec_parse(is->has_codec ? o->codec : "f16", &is->codec));
+    IS_TRY(take_codec(is, o->codec));
     IS_TRY(check_model(o));
     IS_TRY(is_policy_parse(o->policy ? o->policy : IS_DEFAULT_POLICY, &is->policy));
     is->has_refine = !o->refine || strcmp(o->refine, "none") != 0;
@@ -154,6 +166,7 @@ static is_status open_parts(inferscale *is, uint64_t ram_bytes, bool start_empty
 
     if (st == INFERSCALE_OK && !is->read_only) st = is_file_mkdirs(fs, is->home);
     if (st == INFERSCALE_OK) st = is_lost_open_bank(is, start_empty);
+    if (st == INFERSCALE_OK) st = is_handle_open_codec(is);
     if (st == INFERSCALE_OK) st = is_vault_open(fs, vault, ram_bytes ? ram_bytes : UINT64_C(1) << 30, is->read_only, &is->vault);
     if (st == INFERSCALE_OK) st = is_recall_new(is->bank, &is->recall);
     is_free(vault);
@@ -201,6 +214,7 @@ is_status inferscale_open(inferscale **out, const inferscale_options *options)
     pthread_mutex_init(&is->embedder_slot.lock, NULL);
     pthread_mutex_init(&is->measured.lock, NULL);
     pthread_mutex_init(&is->watch_lock, NULL);
+    pthread_mutex_init(&is->codec_lock, NULL);
     pthread_mutex_init(&is->chats_lock, NULL);
     pthread_mutex_init(&is->holds_lock, NULL);
     pthread_rwlock_init(&is->listener_lock, NULL);
@@ -235,7 +249,7 @@ void inferscale_close(inferscale *is)
     is_handle_end_chats(is);
     is_talks_free(is);
     is_rope_free(is->rope);
-    is_profile_free(is->profile);
+    is_handle_free_profiles(is);
     if (is->embedder) is_embedder_close(is->embedder);
     if (is->engine) is_engine_close(is->engine);
     if (is->recall) is_recall_free(is->recall);
@@ -248,6 +262,7 @@ void inferscale_close(inferscale *is)
     pthread_mutex_destroy(&is->holds_lock);
     pthread_mutex_destroy(&is->chats_lock);
     pthread_mutex_destroy(&is->watch_lock);
+    pthread_mutex_destroy(&is->codec_lock);
     pthread_mutex_destroy(&is->embedder_slot.lock);
     pthread_mutex_destroy(&is->measured.lock);
     is_loader_destroy(&is->embedder_slot.loader);
@@ -272,7 +287,7 @@ is_encoder is_handle_encoder(inferscale *is)
 {
     is_embedder *embedder = is_handle_embedder_if_loaded(is);
 
-    return (is_encoder){ .bank = is->bank, .vault = is->vault, .engine = is->engine, .profile = is->profile, .rope = is->rope,
+    return (is_encoder){ .bank = is->bank, .vault = is->vault, .engine = is->engine, .profile = is_handle_profile(is), .rope = is->rope,
                          .recall = is->recall, .embedder = embedder ? is_embedder_fingerprint(embedder) : NULL };
 }
 

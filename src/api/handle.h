@@ -38,9 +38,6 @@ struct inferscale {
     char *upstream, *upstream_key; /* of an engine that computes elsewhere; NULL = none */
     uint32_t n_ctx, n_threads, n_parallel;
     int flash_attention;
-    is_codec codec;
-    bool has_codec;            /* it was asked for; else the model decides, once it is loaded */
-    bool lossless;             /* and then the type of its cache is wanted ("auto") */
     is_policy policy, refine;  /* of the stages; see is_handle_policies */
     bool has_refine;
     bool read_only;
@@ -58,6 +55,12 @@ struct inferscale {
     is_loader engine_loader;
     is_engine *engine;
     is_profile *profile;
+    pthread_mutex_t codec_lock; /* of codec and profiles; see store_codec.h */
+    char codec[IS_BANK_CODEC_BYTES]; /* the store's, as it was named: a codec's name, "auto", or "" = the engine's default */
+    bool codec_named;        /* when this handle was opened; set by open */
+    bool codec_told;         /* that it is another than before; set by open */
+    bool codec_alone;        /* the store keeps another: it is read-only, or full. Set by open */
+    is_profile *profiles[IS_CODECS]; /* those made so far; they live as long as the handle, and profile is one of them */
     is_rope *rope;           /* NULL if the model cannot be injected */
     is_embedder_slot embedder_slot;
     is_embedder *embedder;
@@ -109,9 +112,9 @@ is_encoder is_handle_encoder(inferscale *is);            /* after is_handle_engi
 enum { IS_STAGE_POLICIES = 2 };
 size_t is_handle_policies(const inferscale *is, int stage, is_policy out[IS_STAGE_POLICIES]);
 /* Does this handle make rows that are stored in other codecs its own (is_encode_narrow)? After is_handle_engine. */
-bool is_handle_narrows(const inferscale *is);
-/* All of a partition's, now. */
-is_status is_handle_narrow(inferscale *is, const is_partition *p);
+bool is_handle_narrows(inferscale *is);
+/* All of a partition's, now. *rounded += segments that were rounded. */
+is_status is_handle_narrow(inferscale *is, const is_partition *p, uint64_t *rounded);
 /* Embeds every item of the partition that lacks it. on_progress may be NULL; E_CANCELLED if it says so. */
 is_status is_handle_embed(inferscale *is, const is_partition *p, inferscale_progress_fn on_progress, void *ctx);
 /* Every item, also those that have it; *n += how many. */

@@ -45,7 +45,8 @@ is_status inferscale_model(inferscale *is, inferscale_model_info *out)
     out->selftest_noise = i->selftest_noise;
     if (is_engine_geometry(is->engine)) {
         out->n_planes = is_engine_geometry(is->engine)->n_planes;
-        out->kv_bytes_per_token = (uint32_t)is_geometry_token_bytes(is_engine_geometry(is->engine), is->codec);
+        out->kv_bytes_per_token = (uint32_t)is_geometry_token_bytes(is_engine_geometry(is->engine),
+                                                                    is_handle_profile(is)->codec);
     }
     return INFERSCALE_OK;
 }

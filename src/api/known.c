@@ -2,6 +2,7 @@
  * model and header in each codec, FILES; all hashes in hex, the newest first. FILES is of the files'
  * identities; their names are a second line, so that they can be looked at again. */
 #include "api/known.h"
+#include "api/store_codec.h"
 
 #include <limits.h>
 #include <link.h>
@@ -30,15 +31,16 @@ static void hash_string(is_hash *h, const char *s)
 }
 
 /* All that decides which files are loaded and what they then are. False: it cannot be said. */
-static bool hash_settings(const inferscale *is, uint8_t out[IS_HASH_BYTES])
+static bool hash_settings(inferscale *is, uint8_t out[IS_HASH_BYTES])
 {
-    char *model = NULL, *embedder = NULL;
+    char *model = NULL, *embedder = NULL, codec[IS_BANK_CODEC_BYTES];
     bool remote = false, ok;
     is_hash *h;
 
     ok = !is_handle_is_remote(is) && is_handle_model_path(is, &model) == INFERSCALE_OK &&
          is_handle_embedder_path(is, &embedder, &remote) == INFERSCALE_OK && is_hash_new(NULL, &h) == INFERSCALE_OK;
     if (ok) {
+        is_handle_codec_name(is, codec);
         hash_string(h, INFERSCALE_VERSION);
         hash_string(h, is->engine_name);
         hash_string(h, is->plugin_dir);
@@ -47,7 +49,7 @@ static bool hash_settings(const inferscale *is, uint8_t out[IS_HASH_BYTES])
         hash_string(h, model);
         hash_string(h, remote ? "" : embedder); /* one elsewhere is asked itself */
         hash_string(h, is->system);
-        is_hash_u64(h, is->has_codec ? 1 + (uint64_t)is->codec : is->lossless ? 0 : 1 + IS_CODECS);
+        hash_string(h, codec);
         is_hash_u64(h, is->n_ctx);
         is_hash_u64(h, (uint64_t)is->flash_attention);
         is_hash_end(h, out);

@@ -1,6 +1,6 @@
 /* load.c - model and embedder, loaded when they are first needed: each under its own loader, so that nobody waits for what he does
  * not need; and an embedder elsewhere that does not answer is left alone for a while. */
-#include "api/handle.h"
+#include "api/store_codec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -90,14 +90,10 @@ static is_status load_engine(void *ctx)
     is_engine *engine = NULL;
     is_profile *profile = NULL;
     is_rope *rope = NULL;
-    is_codec codec = is->codec;
     is_status st = may_load(is);
 
     if (st == INFERSCALE_OK) st = open_engine(is, job->ms, &engine);
-    if (st == INFERSCALE_OK && !is->has_codec)
-        codec = is->lossless ? is_engine_describe(engine)->exact_codec
-                             : is_engine_describe(engine)->default_codec;
-    if (st == INFERSCALE_OK) st = is_profile_new(engine, is->system, codec, &profile);
+    if (st == INFERSCALE_OK) st = is_profile_new(engine, is->system, is_handle_codec(is, engine), &profile);
     if (st == INFERSCALE_OK && is_engine_geometry(engine))
         st = is_rope_new(is_engine_geometry(engine), is_engine_describe(engine)->n_ctx, &rope);
     if (st != INFERSCALE_OK) {
@@ -109,8 +105,7 @@ static is_status load_engine(void *ctx)
     if (is_engine_describe(engine)->remote) is_vault_keep_no_rows(is->vault);
     is->engine = engine;
     is->rope = rope;
-    is->codec = codec;
-    __atomic_store_n(&is->profile, profile, __ATOMIC_RELEASE);
+    is_handle_set_profile(is, profile);
     return INFERSCALE_OK;
 }
 

@@ -100,6 +100,7 @@ static is_status add_segments(measure *m)
     if (st == INFERSCALE_OK && profile && is_handle_narrows(m->is))
         st = is_encode_count_wide(m->is->bank, is_engine_describe(m->is->engine), profile, NULL, &n_wide,
                                   &m->r->wide_bytes);
+    m->r->model_known = profile != NULL;
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) {
         bool first = i == 0 || memcmp(books[i - 1].name, books[i].name, IS_HASH_BYTES) != 0;
         const is_vault_file *f = first ? is_vault_files_find(&files, books[i].name) : NULL;

@@ -71,7 +71,7 @@ is_status is_variant_load(inferscale *is, const is_partition *p, const inferscal
 
     *out = NULL;
     *v = (is_variant){ .id = fact->id };
-    IS_TRY(is_bank_segments(is->bank, p, is->profile->fingerprint, NULL, fact->id, &rows, &n));
+    IS_TRY(is_bank_segments(is->bank, p, is_handle_profile(is)->fingerprint, NULL, fact->id, &rows, &n));
     n = keep_usable(is, fact->version, stage, rows, n);
     for (size_t i = 0; i < n; i++) v->has_exact = v->has_exact || is_exact(&rows[i]);
     for (int best = 0; best < 3 && !*out; best++) {
@@ -93,7 +93,7 @@ is_status is_variant_exact(inferscale *is, const is_partition *p, int64_t fact_i
 
     *out = NULL;
     if (!is_of_stage(is, stage, "header")) return INFERSCALE_OK;
-    IS_TRY(is_bank_segments(is->bank, p, is->profile->fingerprint, "header", fact_id, &rows, &n));
+    IS_TRY(is_bank_segments(is->bank, p, is_handle_profile(is)->fingerprint, "header", fact_id, &rows, &n));
     for (size_t i = 0; i < n && !*out; i++)
         if (rows[i].version == version) (void)take(is, p, &rows[i], out, n_bad);
     is_free(rows);
@@ -109,7 +109,7 @@ is_status is_variant_mark_exact(inferscale *is, const is_partition *p, int stage
 
     if (!versions || !have) st = is_fail(INFERSCALE_E_NOMEM, "out of memory");
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) versions[i] = (is_dep){ facts[i].id, facts[i].version };
-    if (st == INFERSCALE_OK) st = is_bank_have_segments(is->bank, p, is->profile->fingerprint, "header", versions, n, have);
+    if (st == INFERSCALE_OK) st = is_bank_have_segments(is->bank, p, is_handle_profile(is)->fingerprint, "header", versions, n, have);
     for (size_t i = 0; st == INFERSCALE_OK && i < n; i++) facts[i].exact_first = have[i];
     is_free(versions);
     is_free(have);

@@ -184,6 +184,11 @@ is_status is_bank_each_embedding(is_bank *b, const is_partition *p, const uint8_
 is_status is_bank_put_calibration(is_bank *b, const uint8_t fingerprint[IS_HASH_BYTES], double low, double high);
 is_status is_bank_get_calibration(is_bank *b, const uint8_t fingerprint[IS_HASH_BYTES], double *low, double *high);
 
+/* The codec that was named for the store last, as it was named ("" = none, or the default again); setting waits for the disk. */
+enum { IS_BANK_CODEC_BYTES = 16 };
+is_status is_bank_codec(is_bank *b, char out[IS_BANK_CODEC_BYTES]);
+is_status is_bank_set_codec(is_bank *b, const char *codec);
+
 /* Segments: a fact version's variants. A dependency is an item version whose text stood in the encoding context or span. */
 typedef struct is_segment_row {
     uint8_t name[IS_HASH_BYTES];

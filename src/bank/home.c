@@ -179,6 +179,30 @@ static is_status set_id(is_bank *b, const uint8_t id[IS_HOME_ID_BYTES])
     return sql_run(&q, NULL);
 }
 
+is_status is_bank_codec(is_bank *b, char out[IS_BANK_CODEC_BYTES])
+{
+    is_status st;
+    sql q;
+
+    out[0] = '\0';
+    IS_TRY(bank_lock(b));
+    q = sql_open(b, "SELECT codec FROM home");
+    if (sql_row(&q)) snprintf(out, IS_BANK_CODEC_BYTES, "%s", (const char *)sqlite3_column_text(q.stmt, 0));
+    st = sql_end(&q);
+    bank_unlock(b);
+    return st;
+}
+
+is_status is_bank_set_codec(is_bank *b, const char *codec)
+{
+    sql q;
+
+    IS_TRY(bank_begin(b));
+    q = sql_open(b, "UPDATE home SET codec = ?1");
+    sql_text(&q, codec);
+    return bank_end(b, sql_run(&q, NULL));
+}
+
 static is_status set_sequence(is_bank *b, int64_t seq)
 {
     int64_t changed = 0;

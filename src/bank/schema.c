@@ -231,7 +231,10 @@ static const char version_9[] =
     "ALTER TABLE segments ADD COLUMN wide INTEGER NOT NULL DEFAULT 0;"
     "CREATE INDEX segments_wide ON segments(partition_id, fingerprint) WHERE wide = 1;";
 
+/* Version 10: the codec that was named for this store last, as it was named (f16, auto, ...); '' = the default. */
+static const char version_10[] = "ALTER TABLE home ADD COLUMN codec TEXT NOT NULL DEFAULT '';";
+
 const char *const bank_schema_steps[BANK_SCHEMA_VERSION] = {
     version_1, version_2, version_3, version_4, version_5,
-    version_6, version_7, version_8, version_9,
+    version_6, version_7, version_8, version_9, version_10,
 };

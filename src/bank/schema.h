@@ -4,7 +4,7 @@
 
 enum {
     BANK_APPLICATION_ID = 0x49534D42, /* "ISMB": written to the file's header, so that `file` and we know it */
-    BANK_SCHEMA_VERSION = 9
+    BANK_SCHEMA_VERSION = 10
 };
 
 /* bank_schema_steps[v] takes a database of version v to version v + 1. A new bank takes all steps, so each is run by every test.

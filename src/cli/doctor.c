@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/store_codec.h"
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "cli/args.h"
@@ -59,7 +60,6 @@ static void check_cpu(visit *v, json_t *report)
 static void check_store(visit *v, inferscale *is, json_t *report)
 {
     inferscale_store_info s;
-    inferscale_encoder_state e = INFERSCALE_ENCODER_STATE_INIT;
     inferscale_status st = inferscale_store(is, 1, &s);
     char bank[32], vault[32], ram[32], facts[64], turns[64], owners[64], segments[64];
     if (st != INFERSCALE_OK) {
@@ -80,10 +80,6 @@ static void check_store(visit *v, inferscale *is, json_t *report)
                       "be read, and restore a backup",
         facts, turns, owners, bank, s.schema_version);
     say(v, "vault", OK, "%s, %s; up to %s of them in memory", segments, vault, ram);
-    if (inferscale_encode_status(is, NULL, &e) == INFERSCALE_OK && e.n_wide) {
-        cli_size(e.wide_bytes, vault);
-        say(v, "codec", OK, "%s wait to be stored in fewer bytes; `inferscale encode` does it, or a server in idle time", vault);
-    }
     json_object_set_new(report, "store",
                         json_pack("{s:o,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "home", cli_json_text(s.home), "schema_version",
                                   s.schema_version, "quick_check", s.sqlite_ok, "partitions", (json_int_t)s.n_partitions,
@@ -240,6 +236,30 @@ static void check_backlog(visit *v, inferscale *is, json_t *report)
     json_object_set_new(report, "backlog", cli_encoder_json(&s));
 }
 
+/* How rows are stored, and what is stored otherwise. After the model is loaded. */
+static void check_codec(visit *v, inferscale *is, json_t *report)
+{
+    const is_profile *profile = is_handle_profile(is);
+    char store[IS_BANK_CODEC_BYTES], n_others[64];
+    is_codec codec = IS_CODEC_F32;
+    uint64_t n = 0;
+
+    if (!profile || !is_engine_geometry(is->engine)) return;
+    is_handle_codec_name(is, store);
+    if (is_handle_count_others(is, &n, &codec) != INFERSCALE_OK) {
+        say(v, "codec", BAD, "%s", inferscale_error());
+        return;
+    }
+    json_object_set_new(report, "codec", json_string(is_codec_name(profile->codec)));
+    if (n)
+        say(v, "codec", WARN, "%s; %s in %s, which answers do not use until `inferscale encode` brings them into %s; "
+            "or name --codec %s", is_codec_name(profile->codec), cli_n_of(n, "segment", n_others),
+            is_codec_name(codec), is_codec_name(profile->codec), is_codec_name(codec));
+    else
+        say(v, "codec", OK, "%s, %s", is_codec_name(profile->codec),
+            !store[0] ? "the default" : strcmp(store, "auto") == 0 ? "as the model holds it" : "as it was named");
+}
+
 /* Infer: true is worth something only with a model that finds facts and invents none. Minutes on a large model, so only if asked; the
  * last result is kept, and the server's default follows it. */
 static void check_extraction(visit *v, inferscale *is, json_t *report)
@@ -293,6 +313,7 @@ static int cmd_doctor(const cli_args *a)
         check_upstreams(&v, is, report);
         check_embedder(&v, is, &o, report);
         check_backlog(&v, is, report);
+        check_codec(&v, is, report);
         check_extraction(&v, is, report);
     }
     inferscale_close(is);

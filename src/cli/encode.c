@@ -49,14 +49,17 @@ static int cmd_encode(const cli_args *a)
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);
     else if (cli_wants_json(a))
-        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:f,s:f}", "facts_left", (json_int_t)o.facts_left, "facts_encoded",
+        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "facts_left", (json_int_t)o.facts_left,
+                                 "segments_rounded", (json_int_t)o.rounded, "facts_encoded",
                                  (json_int_t)o.facts_encoded, "tokens_stored",
                                  (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms, "load_ms",
                                  cli_loading_ms()));
-    else if (o.facts_encoded == 0 && cli_loading_ms() == 0)
+    else if (o.facts_encoded == 0 && o.rounded == 0 && cli_loading_ms() == 0)
         printf("Nothing waits to be encoded.\n");
     else
         printf("Encoded %s in %s: %s tokens stored, %s computed.\n", cli_n_of(o.facts_encoded, "fact", facts), took, stored, computed);
+    if (st == INFERSCALE_OK && o.rounded && !cli_wants_json(a))
+        printf("%s rounded to the store's codec.\n", cli_n_of(o.rounded, "segment", facts));
     if (st == INFERSCALE_OK && o.facts_left && !cli_wants_json(a))
         printf("%s could not be encoded now and %s served as text.\n", cli_n_of(o.facts_left, "fact", facts),
                o.facts_left == 1 ? "is" : "are");

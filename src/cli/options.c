@@ -39,7 +39,9 @@ static const cli_option model_options[] = {
     { "--policy", "POLICY", "what a fact sees when it is encoded: page:N, facts:W, header, turns:W, near:N, company:N, cwe:W or alone; "
                             "`inferscale encode --help` explains them (default: " IS_DEFAULT_POLICY ")" },
     { "--refine", "POLICY", "the same for the second stage, in idle time: company:N or any other; none = off (default: " IS_DEFAULT_REFINE ")" },
-    { "--codec", "CODEC", "how KV is stored: default (int8), auto (as the model holds it), f16, bf16, f32, int8, int4" },
+    { "--codec", "CODEC", "how KV is stored from now on, in every program that uses the store and names none: default (int8), "
+                         "auto (as the model holds it), f16, bf16, f32, int8, int4 (unset: $INFERSCALE_CODEC, else as the "
+                         "store has it)" },
     { "--ctx", "TOKENS", "engine context (default: 8192, or what the model was trained for)" },
     { "--threads", "N", "threads (default: physical cores)" },
     { "--flash-attention", "WHEN", "on, off or auto (default: measured when the model loads)" },
@@ -165,8 +167,8 @@ void cli_ask_options(const cli_args *a, inferscale_ask_options *out, inferscale_
     out->cancel = cli_interrupt();
 }
 
-/* A server that is not up yet is waited for, for minutes: the user hears that, and why. And a call without --codec
- * changes rows that an earlier one stored in a codec by name. Other messages are for logs. */
+/* A server that is not up yet is waited for, for minutes: the user hears that, and why. And that rows change their
+ * codec, which is the whole store's. Other messages are for logs. */
 static void show_message(void *ctx, int level, const char *message)
 {
     static const char waiting[] = "waiting for ", codec[] = "rows change their codec: ";
@@ -208,7 +210,7 @@ void cli_options(const cli_args *a, inferscale_options *out)
         out->system = cli_str(a, "--system", NULL);
         out->policy = cli_str(a, "--policy", NULL);
         out->refine = cli_str(a, "--refine", NULL);
-        out->codec = cli_str(a, "--codec", NULL);
+        out->codec = cli_str(a, "--codec", getenv("INFERSCALE_CODEC"));
         out->n_ctx = (uint32_t)cli_int(a, "--ctx", 0, 64, 1 << 24);
         out->flash_attention = cli_choice(a, "--flash-attention", attention, INFERSCALE_FA_AUTO);
         if (ram && (!cli_parse_size(ram, &out->ram_bytes) || out->ram_bytes == 0))

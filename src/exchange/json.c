@@ -234,10 +234,10 @@ json_t *is_usage_json(const inferscale_usage_report *u)
 {
     json_t *rows = json_array();
     for (size_t i = 0; i < u->n; i++) json_array_append_new(rows, row_json(&u->rows[i]));
-    return json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "rows", rows, "bank_bytes", (json_int_t)u->bank_bytes, "bank_free_bytes",
+    return json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "rows", rows, "bank_bytes", (json_int_t)u->bank_bytes, "bank_free_bytes",
                              (json_int_t)u->bank_free_bytes, "log_bytes", (json_int_t)u->log_bytes, "vault_bytes",
                              (json_int_t)u->vault_bytes, "vault_files", (json_int_t)u->vault_files, "unnamed_bytes",
-                             (json_int_t)u->unnamed_bytes, "wide_bytes", (json_int_t)u->wide_bytes);
+                             (json_int_t)u->unnamed_bytes, "wide_bytes", u->model_known ? json_integer((json_int_t)u->wide_bytes) : json_null());
 }
 
 static json_t *lines(const char *text)

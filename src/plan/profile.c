@@ -130,6 +130,38 @@ is_status is_profile_new(is_engine *e, const char *system, is_codec codec, is_pr
     return INFERSCALE_OK;
 }
 
+static is_status copy_tokens(const is_tokens *from, is_tokens *to)
+{
+    to->ids = is_malloc((from->n + 1) * sizeof *to->ids);
+    if (!to->ids) return is_fail(INFERSCALE_E_NOMEM, "out of memory while preparing the prompt layout");
+    to->n = from->n;
+    if (from->n) memcpy(to->ids, from->ids, from->n * sizeof *to->ids);
+    return INFERSCALE_OK;
+}
+
+is_status is_profile_in(const is_profile *p, is_codec codec, is_profile **out)
+{
+    is_profile *c = is_calloc(1, sizeof *c);
+    is_status st = c ? INFERSCALE_OK : is_fail(INFERSCALE_E_NOMEM, "out of memory while preparing the prompt layout");
+
+    if (st == INFERSCALE_OK) st = copy_tokens(&p->header, &c->header);
+    if (st == INFERSCALE_OK) st = copy_tokens(&p->header_plain, &c->header_plain);
+    if (st == INFERSCALE_OK) st = copy_tokens(&p->footer, &c->footer);
+    if (st == INFERSCALE_OK) st = copy_tokens(&p->tail, &c->tail);
+    if (st == INFERSCALE_OK) st = copy_tokens(&p->next_header, &c->next_header);
+    if (st == INFERSCALE_OK) st = copy_tokens(&p->next_footer, &c->next_footer);
+    if (st == INFERSCALE_OK) st = copy_tokens(&p->next_plain, &c->next_plain);
+    if (st != INFERSCALE_OK) {
+        is_profile_free(c);
+        return st;
+    }
+    c->codec = codec;
+    memcpy(c->in_codec, p->in_codec, sizeof c->in_codec);
+    memcpy(c->fingerprint, p->in_codec[codec], IS_HASH_BYTES);
+    *out = c;
+    return INFERSCALE_OK;
+}
+
 void is_profile_free(is_profile *p)
 {
     if (!p) return;

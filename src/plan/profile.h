@@ -29,6 +29,8 @@ typedef struct is_profile {
 } is_profile;
 
 is_status is_profile_new(is_engine *e, const char *system /* NULL = default */, is_codec codec, is_profile **out);
+/* The same layout for rows in another codec. *out is is_profile_free'd. E_NOMEM. */
+is_status is_profile_in(const is_profile *p, is_codec codec, is_profile **out);
 const char *is_profile_system_default(void); /* the system text where none is given; static */
 void is_profile_free(is_profile *p);
 

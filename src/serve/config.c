@@ -112,6 +112,7 @@ static is_status take_choice(is_config *c, const setting *s, const char *v)
 {
     size_t n = strlen(v);
     char takes[80];
+    if (!n && !*s->fallback) return take_text(c, s, v); /* unset */
     for (const char *p = s->choices; *p; p += strcspn(p, "|"), p += *p == '|')
         if (strcspn(p, "|") == n && strncmp(p, v, n) == 0) return take_text(c, s, v);
     snprintf(takes, sizeof takes, "one of %s", s->choices);

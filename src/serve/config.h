@@ -24,8 +24,8 @@
     Y(system, "system", TEXT, "TEXT", "", 0, 0, "", "system text that facts are encoded after") \
     Y(policy, "policy", TEXT, "POLICY", "", 0, 0, "", "what a fact sees when it is encoded; see inferscale encode --help") \
     Y(refine, "refine", TEXT, "POLICY", "", 0, 0, "", "the same for the second stage, in idle time; none = off") \
-    X(codec, "codec", CHOICE, "CODEC", "default", 0, 0, "default|auto|f16|bf16|f32|int8|int4", \
-      "how KV is stored; default = int8, auto = as the model holds it") \
+    Y(codec, "codec", CHOICE, "CODEC", "", 0, 0, "default|auto|f16|bf16|f32|int8|int4", \
+      "how KV is stored, from now on (unset: as the store has it); default = int8, auto = as the model holds it") \
     Y(ctx, "ctx", COUNT, "TOKENS", "0", 0, 1 << 24, "", "engine context; 0 = 8192, or what the model was trained for") \
     Y(threads, "threads", COUNT, "N", "0", 0, 1024, "", "threads of the engine; 0 = physical cores") \
     X(parallel, "parallel", COUNT, "N", "4", 1, 256, "", "requests in the engine at once; with engine vllm 32 unless set") \
