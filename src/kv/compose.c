@@ -14,12 +14,14 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kv/int4_rows.h"
 #include "kv/kernels.h"
 #include "kv/rope_table.h"
 #include "kv/segment_layout.h"
 
 enum {
     BLOCK_BYTES = 3 << 9,  /* destination bytes of a block of tokens */
+    INT4_BYTES = 3 << 11,  /* the same of rows in int4, several of which are decoded at a time */
     AHEAD_BYTES = 12 << 10, /* how far reading ahead is ahead */
     STAGE_BYTES = 16 << 10, /* one token's row of 4,096 f32 fits */
     LINE = 64,
@@ -45,6 +47,7 @@ typedef struct compose_job {
     const is_kernels *k;
     const is_plane *p;
     const is_rope_set *set; /* NULL = nothing rotates */
+    bool int4;              /* some rows are */
     run *runs, on_stack[RUNS_ON_STACK];
     size_t n_runs;
     uint32_t head_begin, n_heads, head_dim;
@@ -74,6 +77,7 @@ static is_status resolve(compose_job *j, const is_compose_span *s, const is_geom
     out->n = s->token_end - s->token_begin;
     out->pos = s->pos;
     out->from = seg->desc.codec;
+    j->int4 = j->int4 || out->from == IS_CODEC_INT4;
     out->src_row = is_codec_row_bytes(out->from, j->head_dim);
     out->src_head = seg->desc.n_tokens * out->src_row;
     out->src = seg->payload + seg->plane_at[plane] + j->head_begin * out->src_head + s->token_begin * out->src_row;
@@ -101,6 +105,7 @@ static is_status prepare(compose_job *j, const is_compose_span *spans, size_t n,
                        j->p->n_heads);
     j->k = is_kernels_best();
     j->set = NULL;
+    j->int4 = false;
     j->head_begin = head_begin;
     j->n_heads = head_end - head_begin;
     j->head_dim = j->p->head_dim;
@@ -202,11 +207,16 @@ static uint32_t block_tokens(size_t bytes, size_t row)
     return row && bytes / row > 1 ? (uint32_t)(bytes / row) : 1;
 }
 
+static uint32_t rows_block(const compose_job *j)
+{
+    return block_tokens(j->int4 ? INT4_BYTES : BLOCK_BYTES, j->dst_row * j->n_heads);
+}
+
 /* ---- Rows ------------------------------------------------------------------------------------------------------------ */
 
 static void rows_plain(const compose_job *j, uint8_t *dst, size_t token_step, size_t head_step)
 {
-    uint32_t block = block_tokens(BLOCK_BYTES, j->dst_row * j->n_heads);
+    uint32_t block = rows_block(j);
     ahead a = ahead_start(j);
 
     for (const run *s = j->runs; s < j->runs + j->n_runs; s++) {
@@ -224,7 +234,7 @@ static void rows_stream(const compose_job *j, uint8_t *dst)
 {
     _Alignas(LINE) uint8_t stage[STAGE_BYTES + LINE];
     size_t row = j->dst_row * j->n_heads, skip = (uintptr_t)dst & (LINE - 1), fill = skip;
-    uint32_t block = block_tokens(BLOCK_BYTES, row);
+    uint32_t block = rows_block(j);
     uint8_t *line = dst - skip;
     ahead a = ahead_start(j);
 
@@ -374,14 +384,47 @@ static uint32_t next_rows(const compose_job *j, ahead *a, uint32_t head, uint32_
     return got;
 }
 
+/* How many of n rows, the first of which is in int4, are in int4 and stand right behind it. */
+static uint32_t int4_run(const place *rows, uint32_t n, size_t row_bytes)
+{
+    uint32_t m = 1;
+
+    while (m < n && rows[m].codec == IS_CODEC_INT4 && rows[m].row == rows[0].row + m * row_bytes) m++;
+    return m;
+}
+
+/* Values of m such rows, to the stage. */
+static void int4_in_type(const compose_job *j, const uint8_t *row, uint32_t m, uint32_t dim,
+                         uint32_t n_cols, uint8_t stage[][2 * STRIPE_COLS])
+{
+    const is_rows rows = {
+        .src = row,
+        .dst = stage[0],
+        .src_step = is_codec_row_bytes(IS_CODEC_INT4, j->head_dim),
+        .dst_step = sizeof stage[0],
+        .n_rows = m,
+        .n_heads = 1,
+    };
+
+    is_int4_convert_rows(j->k, j->to, &rows, j->head_dim, dim, n_cols);
+}
+
 /* Where values [dim, dim + n_cols) of the rows begin in the destination's type: in the segment, or converted to the stage. */
 static void in_type(const compose_job *j, const place *rows, uint32_t n, uint32_t dim, uint32_t n_cols,
                     uint8_t stage[IS_GATHER][2 * STRIPE_COLS], const uint8_t **out)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        out[i] = rows[i].codec == j->to ? rows[i].row + 2 * dim : stage[i];
-        if (out[i] == stage[i])
-            j->k->convert(rows[i].codec, rows[i].row, j->head_dim, dim, j->to, stage[i], n_cols);
+    for (uint32_t i = 0, m; i < n; i += m) {
+        const is_codec from = rows[i].codec;
+
+        m = 1;
+        out[i] = from == j->to ? rows[i].row + 2 * dim : stage[i];
+        if (from == IS_CODEC_INT4) {
+            m = int4_run(rows + i, n - i, is_codec_row_bytes(from, j->head_dim));
+            for (uint32_t k = 1; k < m; k++) out[i + k] = stage[i + k];
+            int4_in_type(j, rows[i].row, m, dim, n_cols, stage + i);
+        } else if (from != j->to) {
+            j->k->convert(from, rows[i].row, j->head_dim, dim, j->to, stage[i], n_cols);
+        }
     }
 }
 

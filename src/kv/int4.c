@@ -9,7 +9,6 @@
 enum {
     CODES = IS_INT4_BLOCK / 2, /* bytes of a block's codes */
     OUTLIERS = 2,
-    OUTLIERS_AT = IS_INT4_SCALE_BYTES + CODES,
     SHORT_TAIL = 20,
     TRIES = 8,
 };
@@ -73,9 +72,9 @@ static void transform_whole(int32_t *c, size_t n)
         }
 }
 
-void is_int4_block_scalar(const uint8_t *block, float dst[IS_INT4_BLOCK])
+static void decode_block(const uint8_t *block, size_t n_outliers, float dst[IS_INT4_BLOCK])
 {
-    const uint8_t *codes = block + IS_INT4_SCALE_BYTES;
+    const uint8_t *codes = block + IS_INT4_SCALE_BYTES, *outlier = block + IS_INT4_OUTLIERS_AT;
     int32_t c[IS_INT4_BLOCK];
     uint16_t scale;
     float f;
@@ -86,20 +85,14 @@ void is_int4_block_scalar(const uint8_t *block, float dst[IS_INT4_BLOCK])
         c[j] = is_int4_levels[codes[is_int4_place(j)] >> (j < CODES ? 0 : 4) & 15];
     transform_whole(c, IS_INT4_BLOCK);
     for (size_t i = 0; i < IS_INT4_BLOCK; i++) dst[i] = (float)c[i] * f;
+    for (size_t k = 0; k < n_outliers; k++, outlier += 2)
+        dst[outlier[0] % IS_INT4_BLOCK] += (float)(int8_t)outlier[1] * (f * IS_INT4_OUTLIER_STEP);
 }
 
-static void add_outliers(const uint8_t *block, size_t n_outliers, float dst[IS_INT4_BLOCK])
+void is_int4_blocks_scalar(const uint8_t *block, size_t step, size_t n_outliers, float *dst,
+                           size_t dst_step, size_t n)
 {
-    uint16_t scale;
-    float step;
-
-    memcpy(&scale, block, sizeof scale);
-    step = factor_of(scale) * IS_INT4_OUTLIER_STEP;
-    for (size_t k = 0; k < n_outliers; k++) {
-        const uint8_t *o = block + OUTLIERS_AT + 2 * k;
-
-        dst[o[0] % IS_INT4_BLOCK] += (float)(int8_t)o[1] * step;
-    }
+    for (; n--; block += step, dst += dst_step) decode_block(block, n_outliers, dst);
 }
 
 static void decode_tail(const uint8_t *tail, float *dst, size_t n)
@@ -119,26 +112,42 @@ static void decode_tail(const uint8_t *tail, float *dst, size_t n)
     }
 }
 
-void is_int4_decode(is_int4_block_fn block, const uint8_t *row, size_t dim, size_t at, float *dst,
+/* Where the tail of a row of dim values begins. */
+static const uint8_t *tail_of(const uint8_t *row, size_t dim)
+{
+    return row + is_int4_row_bytes(dim) - IS_INT4_SCALE_BYTES - (dim % IS_INT4_BLOCK + 1) / 2;
+}
+
+void is_int4_decode(is_int4_blocks_fn blocks, const uint8_t *row, size_t dim, size_t at, float *dst,
                     size_t n)
 {
     const size_t end = at + n, whole = dim - dim % IS_INT4_BLOCK;
 
     for (size_t b = at - at % IS_INT4_BLOCK; b < end; b += IS_INT4_BLOCK) {
-        const uint8_t *src = row + b / IS_INT4_BLOCK * IS_INT4_BLOCK_BYTES;
         const size_t begin = at > b ? at - b : 0;
         const size_t stop = end - b < IS_INT4_BLOCK ? end - b : IS_INT4_BLOCK;
         const bool direct = !begin && stop == IS_INT4_BLOCK;
         float part[IS_INT4_BLOCK], *to = direct ? dst + (b - at) : part;
 
-        if (b < whole) {
-            block(src, to);
-            add_outliers(src, outliers_of(b, dim), to);
-        } else {
-            decode_tail(src - (whole && dim - whole < SHORT_TAIL ? 2 : 0), to, dim - whole);
-        }
+        if (b < whole)
+            blocks(row + b / IS_INT4_BLOCK * IS_INT4_BLOCK_BYTES, 0, outliers_of(b, dim), to, 0, 1);
+        else
+            decode_tail(tail_of(row, dim), to, dim - whole);
         if (!direct) memcpy(dst + (b + begin - at), part + begin, (stop - begin) * sizeof *part);
     }
+}
+
+void is_int4_decode_rows(is_int4_blocks_fn blocks, const uint8_t *rows, size_t step, size_t dim,
+                         size_t at, float *dst, size_t n, size_t m)
+{
+    const size_t end = at + n, whole = dim - dim % IS_INT4_BLOCK;
+    size_t b = at;
+
+    for (; b % IS_INT4_BLOCK == 0 && b + IS_INT4_BLOCK <= end && b < whole; b += IS_INT4_BLOCK)
+        blocks(rows + b / IS_INT4_BLOCK * IS_INT4_BLOCK_BYTES, step, outliers_of(b, dim),
+               dst + (b - at), n, m);
+    for (size_t i = 0; b < end && i < m; i++)
+        is_int4_decode(blocks, rows + i * step, dim, b, dst + i * n + (b - at), end - b);
 }
 
 /* ---- Encoding -------------------------------------------------------------------------------- */
@@ -196,7 +205,7 @@ static void scales_to_try(const float *t, size_t n, float outlier, uint16_t scal
     f = (float)sqrt(squares / (double)n) / 46.5f; /* 127 is 2.73 deviations */
     for (int i = 0; i < TRIES - 1; i++)
         scales[i] = is_f16_not_below(fmaxf(f * about[i], least) * 64);
-    f = largest / (outlier > 0 ? 111.0f : 127.0f); /* what is left of two outliers adds up to 16 f */
+    f = largest / (outlier > 0 ? 111.0f : 127.0f); /* what two outliers leave adds up to 16 f */
     scales[TRIES - 1] = is_f16_not_below(fmaxf(f, least) * 64);
 }
 
@@ -225,7 +234,7 @@ static void split(const float *x, size_t n_outliers, int4_block *b)
     for (size_t j = 0; j < IS_INT4_BLOCK; j++) b->rest[j] /= IS_INT4_BLOCK;
 }
 
-/* With this scale: what the outliers' bytes leave of them goes through the transform with the others. */
+/* With this scale: what the outliers' bytes leave of them is transformed with the others. */
 static double code_block(int4_block *b, float f)
 {
     const float step = f * IS_INT4_OUTLIER_STEP;
@@ -265,8 +274,8 @@ static void encode_block(const float *x, uint8_t *dst, size_t n_outliers)
     for (size_t j = 0; j < IS_INT4_BLOCK; j++)
         dst[IS_INT4_SCALE_BYTES + is_int4_place(j)] |= (uint8_t)(b.codes[j] << (j < CODES ? 0 : 4));
     for (size_t k = 0; k < n_outliers; k++) {
-        dst[OUTLIERS_AT + 2 * k] = b.index[k];
-        dst[OUTLIERS_AT + 2 * k + 1] = (uint8_t)b.byte[k];
+        dst[IS_INT4_OUTLIERS_AT + 2 * k] = b.index[k];
+        dst[IS_INT4_OUTLIERS_AT + 2 * k + 1] = (uint8_t)b.byte[k];
     }
 }
 
@@ -306,7 +315,7 @@ void is_int4_encode(const float *src, uint8_t *dst, size_t n)
         const size_t n_outliers = outliers_of(at, n);
 
         encode_block(src + at, dst, n_outliers);
-        dst += OUTLIERS_AT + 2 * n_outliers;
+        dst += IS_INT4_OUTLIERS_AT + 2 * n_outliers;
     }
     if (at < n) encode_tail(src + at, dst, n - at);
 }

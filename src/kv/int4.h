@@ -33,14 +33,15 @@ enum {
     IS_INT4_BLOCK = 64,        /* values */
     IS_INT4_BLOCK_BYTES = 38,
     IS_INT4_SCALE_BYTES = 2,
+    IS_INT4_OUTLIERS_AT = 34,  /* in a block */
     IS_INT4_OUTLIER_STEP = 1024,
     IS_INT4_LONGEST = 4096,    /* values of a row, at most: of the largest head */
 };
 
 size_t is_int4_row_bytes(size_t n); /* of a row of n values */
 
-/* The byte of a block's codes that holds coefficient j (0 to 63), in its upper half from 32 on. From
- * this order SIMD comes to values in their own order without moving them. */
+/* The byte of a block's codes that holds coefficient j (0 to 63), in its upper half from 32 on.
+ * From this order SIMD comes to values in their own order without moving them. */
 static inline size_t is_int4_place(size_t j) { return (j & 16) | (j & 3) << 2 | (j >> 2 & 3); }
 extern const int8_t is_int4_levels[16];
 float is_int4_gain(size_t b); /* of a group of b values in a tail: b a power of two below 64 */
@@ -50,13 +51,20 @@ float is_int4_gain(size_t b); /* of a group of b values in a tail: b a power of 
  * few whose squared error is the least. */
 void is_int4_encode(const float *src, uint8_t *dst, size_t n);
 
-/* The 64 values of a block without its outliers: the scale's two bytes, then the codes. */
-typedef void (*is_int4_block_fn)(const uint8_t *block, float dst[IS_INT4_BLOCK]);
-void is_int4_block_scalar(const uint8_t *block, float dst[IS_INT4_BLOCK]); /* the oracle */
+/* The same block of n rows, step bytes apart, with as many outliers each, to floats dst_step floats
+ * apart. */
+typedef void (*is_int4_blocks_fn)(const uint8_t *block, size_t step, size_t n_outliers, float *dst,
+                                  size_t dst_step, size_t n);
+void is_int4_blocks_scalar(const uint8_t *block, size_t step, size_t n_outliers, float *dst,
+                           size_t dst_step, size_t n); /* the oracle */
 
 /* Values [at, at + n) of a row of `dim` values. Any bytes decode to something: an index counts
  * modulo 64. */
-void is_int4_decode(is_int4_block_fn block, const uint8_t *row, size_t dim, size_t at, float *dst,
+void is_int4_decode(is_int4_blocks_fn blocks, const uint8_t *row, size_t dim, size_t at, float *dst,
                     size_t n);
+/* The same of m rows, step bytes apart, to one behind another. Fast where `at` begins a block, and
+ * n ends one or the row. */
+void is_int4_decode_rows(is_int4_blocks_fn blocks, const uint8_t *rows, size_t step, size_t dim,
+                         size_t at, float *dst, size_t n, size_t m);
 
 #endif

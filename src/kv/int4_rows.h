@@ -7,7 +7,9 @@
 
 void is_int4_convert(const is_kernels *k, const void *row, size_t dim, size_t at, is_codec to,
                      void *dst, size_t n);
-void is_int4_convert_rows(const is_kernels *k, is_codec to, const is_rows *r, size_t n);
+/* Values [at, at + n) of rows of dim values. */
+void is_int4_convert_rows(const is_kernels *k, is_codec to, const is_rows *r, size_t dim, size_t at,
+                          size_t n);
 void is_int4_rotate(const is_kernels *k, const is_rotate *r);
 
 #endif

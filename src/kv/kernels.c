@@ -77,7 +77,7 @@ static void rotate_int4_row(const is_rotate *r, const uint8_t *src, uint8_t *dst
     float row[IS_INT4_LONGEST];
     is_rotate q = *r;
 
-    is_int4_decode(is_int4_block_scalar, src, r->head_dim, 0, row, r->head_dim);
+    is_int4_decode(is_int4_blocks_scalar, src, r->head_dim, 0, row, r->head_dim);
     q.from = IS_CODEC_F32;
     rotate_row(&q, (const uint8_t *)row, dst, cos, sin);
 }
@@ -253,7 +253,7 @@ static void fence_scalar(void)
 
 const is_kernels is_kernels_scalar = {
     "scalar", convert_scalar, convert_rows_scalar, rotate_scalar, rotate_as_scalar, copy_scalar, transpose16_scalar, transpose32_scalar,
-    gather16_scalar, stream_scalar, drain_scalar, fence_scalar, is_int4_block_scalar,
+    gather16_scalar, stream_scalar, drain_scalar, fence_scalar, is_int4_blocks_scalar,
 };
 
 const is_kernels *is_kernels_at(is_simd level)

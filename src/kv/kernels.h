@@ -77,7 +77,7 @@ typedef struct is_kernels {
      * last 64 bytes of each column are put in front of it. */
     void (*drain)(uint8_t *src, size_t src_step, uint8_t *dst, size_t dst_step, size_t n_cols, size_t bytes, bool first);
     void (*fence)(void);
-    is_int4_block_fn int4_block; /* decodes a block of int4 */
+    is_int4_blocks_fn int4_blocks;
 } is_kernels;
 
 const is_kernels *is_kernels_best(void);         /* what is_cpu_simd() allows */

@@ -267,7 +267,7 @@ static void convert_rows(is_codec from, is_codec to, const is_rows *r, size_t n)
 {
     static void (*const table[TABLE_CODECS][IS_CACHE_TYPES])(const is_rows *, size_t) = IS_TABLE(rows);
 
-    if (from == IS_CODEC_INT4) is_int4_convert_rows(IS_SELF, to, r, n);
+    if (from == IS_CODEC_INT4) is_int4_convert_rows(IS_SELF, to, r, n, 0, n);
     else table[from][to](r, n);
 }
 
