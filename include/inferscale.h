@@ -252,7 +252,7 @@ INFERSCALE_API inferscale_status inferscale_add_turns(inferscale *is, const infe
 /* Makes a new version of a fact (metadata NULL keeps it). event_time 0: if the text is the same, the version keeps the date of the one before, and
  * whether it was given; another text has no date, for nobody said when that happened, and counts as of now. In both cases it holds from now on,
  * unless valid_from says otherwise. The old version stays in the history, valid until the new one's valid_from. When it returns no token that is
- * generated depends on the old text, in other processes of this machine either. Errors: E_NOTFOUND (also: not in this partition), E_INVALID,
+ * generated depends on the old text, in other processes of this machine either. Errors: E_NOTFOUND (also: of others), E_INVALID (or superseded),
  * E_BUSY (changed, but a question that uses the old text has not ended in 10 s; it ends before its next token), ... */
 INFERSCALE_API inferscale_status inferscale_update(inferscale *is, const inferscale_scope *scope, int64_t id,
                                                    const inferscale_fact *fact);
@@ -408,7 +408,7 @@ typedef struct inferscale_encode_options {
     int again;                        /* 1 = encode also what is already in the vault */
     inferscale_progress_fn on_progress;
     void *progress_ctx;
-    uint64_t facts_encoded, tokens_stored, tokens_computed; /* results; a fact counts once for each policy that encodes it */
+    uint64_t facts_encoded, sets_encoded, tokens_stored, tokens_computed; /* results; each policy makes a set of rows of a fact */
     int stage;                        /* INFERSCALE_STAGE_*; 0 = FIRST */
     const char *refine;               /* of the second stage; NULL = the handle's, "none" = off */
     uint64_t facts_left, rounded;     /* results: facts served as text (no room, or changing all the time); segments rounded to the codec */

@@ -21,6 +21,9 @@ typedef struct work {
     void *progress_ctx;
     uint64_t done, total;
     bool embed_again;            /* every item, not only those that lack it */
+    int64_t *ids;                /* [n_ids] facts that waited under any of the policies, in order */
+    size_t n_ids;
+    uint64_t most;               /* facts that one policy encoded */
 } work;
 
 static is_status tick(work *w, const char *what)
@@ -189,8 +192,10 @@ static is_status encode_under(work *w, const is_policy *policy)
     w->total = n;
     st = is_encode_facts(&enc, &w->p, ids, n, &job);
     if (st == INFERSCALE_OK && replaces) st = is_encode_retire(&enc, &w->p, policy, ids, n);
+    if (st == INFERSCALE_OK) st = merge_ids(&w->ids, &w->n_ids, ids, n);
     is_free(ids);
-    w->o->facts_encoded += job.facts;
+    if (job.facts > w->most) w->most = job.facts;
+    w->o->sets_encoded += job.facts;
     w->o->tokens_stored += job.tokens_stored;
     w->o->tokens_computed += job.tokens_computed;
     w->o->facts_left += job.n_left;
@@ -269,14 +274,26 @@ static is_status encode_all(work *w, const is_policy *policies, size_t n)
     return is_handle_narrow(w->is, &w->p, &w->o->rounded); /* what there are new rows for, and pages that are full now */
 }
 
+/* How many facts have new rows: all that waited, unless some were left. */
+static void count_facts(work *w)
+{
+    const uint64_t all = w->n_ids < w->o->sets_encoded ? w->n_ids : w->o->sets_encoded;
+
+    w->o->facts_encoded = w->o->facts_left ? w->most : all;
+    is_free(w->ids);
+    w->ids = NULL;
+}
+
 static is_status encode_views(work *w, const is_policy *policies, size_t n)
 {
     char why[512];
-    is_status embedded = embed_all(w); /* a missing embedder must not keep the KV from being made; it is reported in the end */
+    is_status st, embedded = embed_all(w); /* a missing embedder must not keep the KV from being made; it is reported in the end */
 
     if (embedded == INFERSCALE_E_CANCELLED) return embedded;
     snprintf(why, sizeof why, "%s", embedded == INFERSCALE_OK ? "" : is_error());
-    IS_TRY(encode_all(w, policies, n));
+    st = encode_all(w, policies, n);
+    count_facts(w);
+    if (st != INFERSCALE_OK) return st;
     return embedded == INFERSCALE_OK ? INFERSCALE_OK
                                      : is_fail(embedded, "KV is computed, but new items are found by words only: %s", why);
 }
@@ -299,7 +316,7 @@ is_status inferscale_encode(inferscale *is, const inferscale_scope *scope, infer
     IS_TRY(is_handle_follow_codec(is, is->bank));
     w.on_progress = w.o->on_progress;
     w.progress_ctx = w.o->progress_ctx;
-    w.o->facts_encoded = w.o->tokens_stored = w.o->tokens_computed = w.o->facts_left = w.o->rounded = 0;
+    w.o->facts_encoded = w.o->sets_encoded = w.o->tokens_stored = w.o->tokens_computed = w.o->facts_left = w.o->rounded = 0;
     IS_TRY(stage_policies(&w, policies, &n_policies));
     st = is_bank_partition(is->bank, scope, false, &w.p);
     if (st == INFERSCALE_E_NOTFOUND) return INFERSCALE_OK;

@@ -105,6 +105,17 @@ static void collect_name(void *ctx, const cli_option *o, unsigned group)
     if (l->n < sizeof l->names / sizeof *l->names) l->names[l->n++] = o->name;
 }
 
+/* What other programs call it. NULL: the verb has none of these. */
+static const char *other_name(const char *word, const name_list *l)
+{
+    static const char *const same[][2] = { { "--date", "--time" }, { "--when", "--time" }, { "--event-time", "--time" },
+                                           { "--timestamp", "--time" }, { "--expiration-date", "--expires" } };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        for (size_t k = 0; strcmp(word, same[i][0]) == 0 && k < l->n; k++)
+            if (strcmp(l->names[k], same[i][1]) == 0) return same[i][1];
+    return NULL;
+}
+
 static void unknown_option(const cli_verb *verb, const char *arg, size_t len, char *message, size_t cap)
 {
     name_list l = { { "--help" }, 1 };
@@ -114,7 +125,8 @@ static void unknown_option(const cli_verb *verb, const char *arg, size_t len, ch
     if (len <= WORD_MAX) {
         memcpy(word, arg, len);
         word[len] = '\0';
-        near = cli_nearest(word, l.names, l.n);
+        near = other_name(word, &l);
+        if (!near) near = cli_nearest(word, l.names, l.n);
     }
     if (near)
         snprintf(message, cap, "there is no option %.*s; did you mean %s?", (int)(len < 60 ? len : 60), arg, near);

@@ -26,7 +26,7 @@ static int cmd_encode(const cli_args *a)
     inferscale_status st;
     cli_progress p;
     double t0 = is_now_ms() - cli_loading_ms(), ms; /* less what it loads meanwhile */
-    char stored[32], computed[32], took[32], facts[64];
+    char stored[32], computed[32], took[32], facts[64], sets[64];
     int rc;
     if (cli_n(a)) return cli_usage(a, "takes no arguments; it encodes everything of the owner that lacks it");
     o.stage = stage_of(cli_str(a, "--stage", "first"));
@@ -43,13 +43,15 @@ static int cmd_encode(const cli_args *a)
     st = inferscale_encode(is, &scope, &o);
     cli_progress_end(&p);
     ms = is_now_ms() - cli_loading_ms() - t0;
+    snprintf(sets, sizeof sets, " (%llu sets of rows)", (unsigned long long)o.sets_encoded);
     cli_count(o.tokens_stored, stored);
     cli_count(o.tokens_computed, computed);
     cli_ms(ms, took);
     if (st != INFERSCALE_OK)
         rc = cli_fail_as(a, st);
     else if (cli_wants_json(a))
-        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "facts_left", (json_int_t)o.facts_left,
+        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "facts_left", (json_int_t)o.facts_left,
+                                 "sets_encoded", (json_int_t)o.sets_encoded,
                                  "segments_rounded", (json_int_t)o.rounded, "facts_encoded",
                                  (json_int_t)o.facts_encoded, "tokens_stored",
                                  (json_int_t)o.tokens_stored, "tokens_computed", (json_int_t)o.tokens_computed, "ms", ms, "load_ms",
@@ -57,7 +59,8 @@ static int cmd_encode(const cli_args *a)
     else if (o.facts_encoded == 0 && o.rounded == 0 && cli_loading_ms() == 0)
         printf("Nothing waits to be encoded.\n");
     else
-        printf("Encoded %s in %s: %s tokens stored, %s computed.\n", cli_n_of(o.facts_encoded, "fact", facts), took, stored, computed);
+        printf("Encoded %s%s in %s: %s tokens stored, %s computed.\n", cli_n_of(o.facts_encoded, "fact", facts),
+               o.sets_encoded == o.facts_encoded ? "" : sets, took, stored, computed);
     if (st == INFERSCALE_OK && o.rounded && !cli_wants_json(a))
         printf("%s rounded to the store's codec.\n", cli_n_of(o.rounded, "segment", facts));
     if (st == INFERSCALE_OK && o.facts_left && !cli_wants_json(a))

@@ -309,9 +309,10 @@ static void encode(is_server *s, is_request *r)
     o.progress_ctx = (void *)(uintptr_t)is_request_cancel(r);
     st = inferscale_encode(s->is, &owner.scope, &o);
     if (st == INFERSCALE_OK || st == INFERSCALE_E_NOTFOUND)
-        is_reply_json(r, 200, json_pack("{s:I,s:I,s:I,s:I,s:I}", "facts", (json_int_t)o.facts_encoded, "tokens_stored", (json_int_t)o.tokens_stored,
-                                        "tokens_computed", (json_int_t)o.tokens_computed, "facts_left", (json_int_t)o.facts_left, "segments_rounded",
-                                        (json_int_t)o.rounded));
+        is_reply_json(r, 200, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "facts", (json_int_t)o.facts_encoded,
+                                        "tokens_stored", (json_int_t)o.tokens_stored,
+                                        "tokens_computed", (json_int_t)o.tokens_computed, "facts_left", (json_int_t)o.facts_left, "sets",
+                                        (json_int_t)o.sets_encoded, "segments_rounded", (json_int_t)o.rounded));
     else is_reply_failed(r, st, NULL);
 }
 
