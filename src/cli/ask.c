@@ -125,7 +125,7 @@ const cli_verb cli_verb_ask = {
     "ask", "QUESTION", "Answer a question with what is remembered",
     "The facts that matter are found and their stored keys and values injected; only the question is computed. Where KV cannot "
     "be used the same prompt is computed as text, and a note says why.\n\n"
-    "Examples:\n  inferscale ask \"What must Anna not eat?\" --stats\n"
+    "Examples:\n  inferscale ask \"Which food is Anna allergic to?\" --stats\n"
     "  inferscale ask \"Where did I go in May?\" --mode text -k 20\n"
     "  inferscale ask \"What is my budget?\" --repair 2 --json\n"
     "  inferscale ask \"What is my budget?\" --dry-run\n",

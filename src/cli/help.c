@@ -46,7 +46,7 @@ void cli_print_overview(FILE *f)
     fputs("\nA first try:\n"
           "  inferscale demo\n"
           "  inferscale remember \"Anna is allergic to peanuts.\"\n"
-          "  inferscale ask \"What must Anna not eat?\"\n"
+          "  inferscale ask \"Which food is Anna allergic to?\"\n"
           "\n`inferscale COMMAND --help` explains a command; `inferscale man | man -l -` is the manual.\n"
           "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted (Ctrl-C), 141 nobody\nreads the output any more.\n\nEnvironment:\n", f);
     for (const cli_env *e = cli_environment; e->name; e++) print_row(f, e->name, 24, e->help);
