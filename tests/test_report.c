@@ -371,6 +371,25 @@ static void bad_files_are_named(void **state)
     expect_code(2);
     sh("$IS eval report --out none");
     expect_code(2);
+    sh("mkdir results && $IS eval report results --out none");
+    expect_code(2);
+    expect_in(last.err, "results is a folder; give the files of results in it, e.g. results/*.json");
+}
+
+/* What a file does not say is a question mark. */
+static void what_a_file_does_not_say_is_marked(void **state)
+{
+    (void)state;
+    put("bare.json", "{\"model\":\"nanny\",\"rows\":[{\"arm\":\"B\",\"policy\":\"header\",\"kl_mean\":0.1,"
+                     "\"order_ratio\":2,\"ratio_lo\":1,\"ratio_hi\":3,\"order_ratio_s\":5}]}");
+    sh("$IS eval report bare.json --out out");
+    expect_code(0);
+    sh("cat out/index.html out/*.svg");
+    expect_in(last.out, "? questions");
+    expect_in(last.out, "--n ?");
+    expect_in(last.out, "nanny");
+    expect_not_in(last.out, "nan ");
+    expect_not_in(last.out, "nan<");
 }
 
 static void a_torn_last_line_is_left_out(void **state)
@@ -446,6 +465,7 @@ int main(void)
         cmocka_unit_test_setup(what_the_commands_write_is_read, program_fresh),
         cmocka_unit_test_setup(bad_files_are_named, program_fresh),
         cmocka_unit_test_setup(a_torn_last_line_is_left_out, program_fresh),
+        cmocka_unit_test_setup(what_a_file_does_not_say_is_marked, program_fresh),
         cmocka_unit_test_setup(an_arm_more_is_drawn, program_fresh),
         cmocka_unit_test_setup(hostile_strings_are_text, program_fresh),
     };

@@ -1,5 +1,6 @@
 /* eval_report.c - the verb `eval report`: a page of plots and tables from files of results. */
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "cli/args.h"
 #include "cli/out.h"
@@ -25,6 +26,17 @@ static void print_table(const char *folder, const report_written *w)
     for (size_t i = 0; i < w->n_missing; i++) printf("  %s\n", w->missing[i]);
 }
 
+static int check_files(const cli_args *a)
+{
+    struct stat s;
+
+    for (size_t i = 0; i < cli_n(a); i++)
+        if (stat(cli_at(a, i), &s) == 0 && S_ISDIR(s.st_mode))
+            return cli_usage(a, "%.200s is a folder; give the files of results in it, e.g. %.200s/*.json", cli_at(a, i),
+                             cli_at(a, i));
+    return CLI_OK;
+}
+
 static int cmd_eval_report(const cli_args *a)
 {
     const char *folder = cli_str(a, "--out", NULL);
@@ -35,6 +47,7 @@ static int cmd_eval_report(const cli_args *a)
     if (cli_n(a) == 0)
         return cli_usage(a, "give one or more files of results; --help says which");
     if (folder == NULL) return cli_usage(a, "--out DIR is missing; the page is written there");
+    if (check_files(a) != CLI_OK) return CLI_USAGE;
     st = report_new(&r);
     for (size_t i = 0; i < cli_n(a) && st == INFERSCALE_OK; i++) st = report_add(r, cli_at(a, i));
     if (st == INFERSCALE_OK) st = report_write(r, folder, &written);

@@ -1,4 +1,5 @@
 /* report_read.c - recognises a file by what it holds, and reads what all of them say. */
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,6 +39,23 @@ void report_copy(char *out, size_t cap, const char *s)
     out[n] = 0;
 }
 
+/* A number that the file does not say: as a question mark, not as the C library's "nan". */
+static void mark_unknown(char *line)
+{
+    for (char *at = line; (at = strstr(at, "nan")) != NULL;) {
+        const bool word = (at == line || !isalnum((unsigned char)at[-1])) && !isalnum((unsigned char)at[3]);
+
+        if (word && at > line && at[-1] == '-' && (at - 1 == line || at[-2] == ' ')) at--;
+        if (word) {
+            const size_t n = *at == '-' ? 4 : 3;
+
+            *at = '?';
+            memmove(at + 1, at + n, strlen(at + n) + 1);
+        }
+        at += word ? 1 : 3;
+    }
+}
+
 void report_print(char *out, size_t cap, const char *fmt, ...)
 {
     char line[2048];
@@ -46,6 +64,7 @@ void report_print(char *out, size_t cap, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    mark_unknown(line);
     report_copy(out, cap, line);
 }
 
