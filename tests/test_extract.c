@@ -16,6 +16,7 @@
 
 #include "base/mem.h"
 #include "serve/extract_in.h"
+#include "serve/memory_infer.h"
 #include "support/exposition.h"
 #include "support/scratch.h"
 #include "support/store_kit.h"
@@ -430,6 +431,34 @@ static void expect_failure(subject *t, manner m, is_status want, const char *par
     json_decref(messages);
 }
 
+/* A reply without a fact says that a model was asked, and the next step; one that was not asked says nothing. */
+static void test_nothing_found_is_told(void **state)
+{
+    json_t *request = json_pack("{s:o,s:b}", "messages", said(VIOLINS), "infer", 1), *results = NULL, *reply;
+    bool inferred = false;
+    subject t;
+
+    (void)state;
+    begin(&t);
+    will_say(WELL, "{\"facts\": []}", NULL);
+    OK(is_memory_add_or_infer(&t.s, &mirela, request, NULL, &results, &inferred));
+    assert_true(inferred);
+    reply = is_memory_added(&t.s, results, inferred);
+    assert_int_equal(json_array_size(json_object_get(reply, "results")), 0);
+    assert_non_null(strstr(json_string_value(json_object_get(reply, "note")), "fake found no fact"));
+    assert_non_null(strstr(json_string_value(json_object_get(reply, "note")), "leave infer out"));
+    json_decref(reply);
+    json_object_set_new(request, "infer", json_false());
+    json_object_set_new(request, "messages", json_string("Mirela repairs violins."));
+    OK(is_memory_add_or_infer(&t.s, &mirela, request, NULL, &results, &inferred));
+    assert_false(inferred);
+    reply = is_memory_added(&t.s, results, inferred);
+    assert_null(json_object_get(reply, "note"));
+    json_decref(reply);
+    json_decref(request);
+    end(&t);
+}
+
 static void test_bad_endpoints(void **state)
 {
     subject t;
@@ -525,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_what_was_forgotten_stays_forgotten),
         cmocka_unit_test(test_junk_adds_nothing),
         cmocka_unit_test(test_random_replies),
+        cmocka_unit_test(test_nothing_found_is_told),
         cmocka_unit_test(test_bad_endpoints),
         cmocka_unit_test(test_bad_messages),
         cmocka_unit_test(test_selftest),

@@ -377,6 +377,7 @@ static void what_is_wrong_is_named(void **state)
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"timestamp\": \"yesterday\"}", 400, "timestamp" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"timestamp\": 1714521600000}", 400, "milliseconds" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"timestamp\": 1e300}", 400, "timestamp" },
+        { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"event_time\": \"2024-05-01\"}", 400, "did you mean timestamp" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"expiration_date\": \"soon\"}", 400, "expiration_date" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"infer\": true}", 400, "infer" },
         { "POST", "/memories", "{\"user_id\": \"a\", \"text\": \"x\", \"infer\": \"no\"}", 400, "infer" },

@@ -23,6 +23,7 @@ void is_memory_add_route(is_server *s, is_request *r)
     is_filter f;
     is_owner o;
     is_status st;
+    bool inferred;
 
     if (!body) return;
     st = is_filter_parse(json_object_get(body, "filters"), &f); /* the platform's way to say whose */
@@ -35,8 +36,8 @@ void is_memory_add_route(is_server *s, is_request *r)
         return;
     }
     if (is_memory_owner(s, r, "add", body, &f, &o)) {
-        st = is_memory_add_or_infer(s, &o.scope, body, is_request_cancel(r), &results);
-        if (st == INFERSCALE_OK) is_memory_reply(s, r, "add", json_pack("{s:o}", "results", results));
+        st = is_memory_add_or_infer(s, &o.scope, body, is_request_cancel(r), &results, &inferred);
+        if (st == INFERSCALE_OK) is_memory_reply(s, r, "add", is_memory_added(s, results, inferred));
         else is_memory_failed(s, r, "add", st);
     }
     is_filter_free(&f);

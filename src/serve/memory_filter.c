@@ -19,13 +19,26 @@ is_status is_member_when(const json_t *v, const char *what, int64_t *out)
     return INFERSCALE_OK;
 }
 
+/* What stands for it here. NULL: nothing that is known. */
+static const char *other_name(const char *name, const char *const known[])
+{
+    static const char *const same[][2] = { { "event_time", "timestamp" }, { "time", "timestamp" }, { "date", "timestamp" },
+                                           { "created_at", "timestamp" }, { "expires_at", "expires" } };
+
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        for (size_t k = 0; strcmp(name, same[i][0]) == 0 && known[k]; k++)
+            if (strcmp(known[k], same[i][1]) == 0) return known[k];
+    return NULL;
+}
+
 static is_status unknown_member(const char *what, const char *name, const char *const known[])
 {
     size_t n = 0;
     const char *near;
 
     while (known[n]) n++;
-    near = is_nearest_name(name, known, n);
+    near = other_name(name, known);
+    if (!near) near = is_nearest_name(name, known, n);
     if (near) return is_fail(INFERSCALE_E_INVALID, "%s has a member \"%.60s\", which is not served here; did you mean %s?", what, name, near);
     return is_fail(INFERSCALE_E_INVALID, "%s has a member \"%.60s\", which is not served here; leave it out", what, name);
 }

@@ -42,8 +42,27 @@ static bool wants_extraction(is_server *s, json_t *request)
     return (!infer || json_is_null(infer)) && json_is_array(messages) && default_infer(s);
 }
 
+json_t *is_memory_added(is_server *s, json_t *results, bool inferred)
+{
+    static const char instead[] = "If facts are missing, leave infer out: each message is then remembered word for word.";
+    const is_extractor x = is_extractor_of(s);
+    const char *model = x.url && *x.url ? (x.model ? x.model : "the endpoint's model") : s->model;
+    json_t *o = json_pack("{s:o}", "results", results), *note;
+    is_extract_test t;
+
+    if (!o || !inferred || json_array_size(results)) return o;
+    if (is_extract_last(&x, &t) != INFERSCALE_OK)
+        note = json_sprintf("%s found no fact in what users said here; how well it does is not tested"
+                            " (`inferscale doctor --extract` does that). %s", model, instead);
+    else
+        note = json_sprintf("%s found no fact in what users said here; in its test it found %d of %d%s. %s", model,
+                            t.found, t.expected, t.passed ? "" : ", which is too few", instead);
+    json_object_set_new(o, "note", note);
+    return o;
+}
+
 is_status is_memory_add_or_infer(is_server *s, const inferscale_scope *scope, json_t *request,
-                                 const volatile int *cancel, json_t **results)
+                                 const volatile int *cancel, json_t **results, bool *inferred)
 {
     json_t *text = json_object_get(request, "text"), *messages = json_object_get(request, "messages"), *when = json_object_get(request, "timestamp"),
            *one = NULL, *metadata;
@@ -51,7 +70,8 @@ is_status is_memory_add_or_infer(is_server *s, const inferscale_scope *scope, js
     is_status st;
 
     *results = NULL;
-    if (!wants_extraction(s, request)) return is_memory_add(s->is, scope, request, results);
+    *inferred = wants_extraction(s, request);
+    if (!*inferred) return is_memory_add(s->is, scope, request, results);
     IS_TRY(is_members_check(request, "the request", is_memory_add_members));
     if (text && !json_is_null(text)) return is_fail(INFERSCALE_E_INVALID, "a text is remembered as it is; leave infer out, or give messages");
     if (json_is_null(o.metadata)) o.metadata = NULL;
