@@ -87,12 +87,17 @@ static void change_fact(world *w)
     char text[6000];
     inferscale_fact f = { .text = text, .event_time = 1714521600 };
     set gone = { 0 };
+    inferscale_status st;
+    bool over;
 
     if (n < 0 || x->version > 20) return;
     fw_text(w, n, x->version + 1, text);
-    x->over = fw_below(w, 4) == 0;
-    if (x->over) f.expires = is_now_epoch() - 1;
-    OK(inferscale_update(w->is, &owners[x->owner], x->id, &f));
+    over = fw_below(w, 4) == 0;
+    if (over) f.expires = is_now_epoch() - 1;
+    st = inferscale_update(w->is, &owners[x->owner], x->id, &f);
+    if (st == INFERSCALE_E_INVALID) return; /* it was superseded */
+    OK(st);
+    x->over = over;
     x->version++;
     fw_set_add(&gone, x->id);
     fw_check_books(w, &gone, 0);

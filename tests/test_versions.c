@@ -37,6 +37,8 @@ static void old_versions_answer_for_their_time(void **state)
     third.event_time = LONG_AGO;
     FAILS(E_INVALID, inferscale_supersede(is, &anna, moved, &third, NULL)); /* from before */
     FAILS(E_NOTFOUND, inferscale_supersede(is, &anna, 999, &third, NULL));
+    FAILS(E_INVALID, inferscale_update(is, &anna, id, &second)); /* it would hold beside the other one */
+    assert_non_null(strstr(inferscale_error(), "update that one"));
     OK(inferscale_show(is, &anna, id, &l));
     assert_int_equal(l->n, 2);
     assert_int_equal(l->items[0].valid_to, YESTERDAY);

@@ -346,20 +346,30 @@ static is_status put_version(is_bank *b, const is_partition *p, int64_t id, int6
     return bank_touch(b, p, true);
 }
 
+/* A fact that another took the place of gets no new version: that would hold beside the other one. */
+static is_status check_holds(is_bank *b, const is_partition *p, int64_t id)
+{
+    is_status st;
+    int64_t by;
+    sql q = sql_open(b, "SELECT superseded_by FROM items WHERE partition_id = ?1 AND id = ?2");
+
+    sql_i64(&q, p->id);
+    sql_i64(&q, id);
+    by = sql_one_i64(&q, 0, &st);
+    if (st != INFERSCALE_OK || !by) return st;
+    return is_fail(INFERSCALE_E_INVALID, "fact %lld is superseded by fact %lld; update that one", (long long)id, (long long)by);
+}
+
 /* keep: no time was given. */
 static is_status change(is_bank *b, const is_partition *p, int64_t id, filled *f, bool keep, is_names *stale)
 {
     int64_t version = 0;
-    sql q;
 
     IS_TRY(current_version(b, p, id, &version));
+    IS_TRY(check_holds(b, p, id));
     if (keep) IS_TRY(keep_date(b, p, id, version, f));
     IS_TRY(bank_check_metadata(b, "fact", SIZE_MAX, f->metadata));
     IS_TRY(check_source(b, p, SIZE_MAX, f->source_turn));
-    q = sql_open(b, "UPDATE items SET superseded_by = 0 WHERE partition_id = ?1 AND id = ?2");
-    sql_i64(&q, p->id);
-    sql_i64(&q, id);
-    IS_TRY(sql_run(&q, NULL));
     return put_version(b, p, id, version, f, stale);
 }
 
