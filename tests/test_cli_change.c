@@ -33,6 +33,9 @@ static void versions_and_history(void **state)
     sh("$IS update 99 'x' --json");
     expect_code(1);
     expect_error("E_NOTFOUND", "no fact 99");
+    sh("$IS update 2 'Anna has four cats.' --later --json");
+    expect_code(1);
+    expect_error("E_INVALID", "superseded by fact 3; update that one");
     sh("$IS update 1");
     expect_code(2);
     sh("$IS export | grep -c superseded_by");
@@ -126,6 +129,9 @@ static void forgets_and_proves(void **state)
     assert_int_equal(count("items"), 1);
     sh("$IS remember --later --expires 2020-01-01 'Old news.' && $IS ls");
     expect_in(last.out, "[expired]");
+    expect_in(last.err, "--expires 2020-01-01 is over already");
+    sh("$IS remember --later --expires 2999-01-01 'Good for long.' --user carl");
+    assert_string_equal(last.err, "");
     sh("$IS forget --expired --json");
     assert_int_equal(number_at("forgotten"), 1);
     sh("$IS forget --expired 1");

@@ -111,7 +111,7 @@ static void options_are_the_same_everywhere(void **state)
     expect_in(last.out, "-k, --k N");
     expect_in(last.out, "--threads N");
     expect_in(last.out, "http(s)://HOST/v1#MODEL");
-    sh("$IS recall x --method lexical --threads 1 --k 3 && $IS recall x --method lexical --threads 0");
+    sh("$IS remember x --later && $IS recall x --method lexical --threads 1 --k 3 && $IS recall x --method lexical --threads 0");
     expect_code(2);
     sh("$IS ask --help");
     expect_in(last.out, "-k, --k N");

@@ -128,6 +128,25 @@ static void export_fails_whole(void **state)
 /* ---- What can go wrong ------------------------------------------------------------------------------------------------------
  */
 
+/* What only reads makes no store: a home with a typo in its name is told. */
+static void a_home_that_is_not_there_is_not_made(void **state)
+{
+    static const char *const verbs[] = { "ls", "show 1", "history 1", "recall x", "export", "du", "fsck", "backup b" };
+
+    (void)state;
+    sh("$IS remember --later 'Anna owns a boat.'");
+    expect_code(0);
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        sh("$IS %s --home typo --json", verbs[i]);
+        expect_code(1);
+        expect_error("E_NOTFOUND", "there is no store in typo; ");
+        sh("ls -d typo");
+        if (last.code == 0) fail_msg("%s made a store", verbs[i]);
+    }
+    sh("$IS ls");
+    expect_code(0);
+}
+
 static void read_only_homes(void **state)
 {
     sh("$IS remember --engine mock 'Anna is allergic to peanuts.'");
@@ -282,6 +301,7 @@ int main(void)
         cmocka_unit_test_setup(round_trip, program_fresh),
         cmocka_unit_test_setup(import_says_what_was_stored, program_fresh),
         cmocka_unit_test_setup(export_fails_whole, program_fresh),
+        cmocka_unit_test_setup(a_home_that_is_not_there_is_not_made, program_fresh),
         cmocka_unit_test_setup(read_only_homes, program_fresh),
         cmocka_unit_test_setup(a_limit_of_file_sizes_is_a_full_disk, program_fresh),
         cmocka_unit_test_setup(stores_without_a_model, program_fresh),

@@ -49,6 +49,8 @@ bool cli_parse_size(const char *s, uint64_t *out);
 int64_t cli_time(const cli_args *a, const char *option);
 /* The same where a range ends with it: a date alone is its last second. */
 int64_t cli_time_last(const cli_args *a, const char *option);
+/* Says on stderr that --expires is a time that is over, if it is. */
+void cli_note_expired(const cli_args *a);
 /* The index of the value among names (NULL ends them), fallback if it was not given. */
 int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback);
 /* A JSON object as text, checked; NULL if it was not given. */

@@ -51,7 +51,7 @@ const cli_verb cli_verb_backup = {
     "what was interrupted is never taken for whole, and the next try begins anew. A backup HOLDS WHAT IS FORGOTTEN LATER: its text, and "
     "keys and values unless --no-vault; delete old backups when people ask to be forgotten. It is as private as the store.\n\n"
     "Examples:\n  inferscale backup /mnt/disk/memory-2024-05-01\n  inferscale backup --no-vault --json nightly\n",
-    backup_options, CLI_STORE | CLI_JSON, cmd_backup,
+    backup_options, CLI_STORE | CLI_JSON | CLI_THERE, cmd_backup,
 };
 
 static int cmd_restore(const cli_args *a)

@@ -32,7 +32,8 @@ enum {
     CLI_STORE = 1,   /* --home, --engine, --embedder, --embedder-key, --read-only */
     CLI_SCOPE = 2,   /* --tenant --user --agent --run --app (user defaults to "default" if no owner is given) */
     CLI_MODEL = 4,   /* --model --system --policy --codec --ctx --threads --flash-attention on|off|auto --ram SIZE */
-    CLI_JSON = 8     /* --json */
+    CLI_JSON = 8,    /* --json */
+    CLI_THERE = 16   /* no options: the verb only reads, and a store's folder that is not there is not made */
 };
 
 /* Which engine, in every table that has it; read by cli_engine. */

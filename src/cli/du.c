@@ -79,5 +79,5 @@ const cli_verb cli_verb_du = {
     "Text, embeddings and segments of every owner (or of one), by what made them: MODEL is the beginning of a fingerprint, which "
     "`inferscale gc --keep` takes.\n\n"
     "Examples:\n  inferscale du\n  inferscale du --user anna --json\n",
-    options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_du,
+    options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON | CLI_THERE, cmd_du,
 };

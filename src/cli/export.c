@@ -102,5 +102,5 @@ const cli_verb cli_verb_export = {
     "with new ids. Without FILE the lines go to the standard output, with --json, too: they are JSON, and only an error is an object of its "
     "own. Older versions, embeddings, keys and values are not in it: the latter two are computed again.\n\n"
     "Examples:\n  inferscale export --user anna anna.jsonl\n",
-    options, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_export,
+    options, CLI_STORE | CLI_SCOPE | CLI_JSON | CLI_THERE, cmd_export,
 };

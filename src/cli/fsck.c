@@ -110,5 +110,5 @@ const cli_verb cli_verb_fsck = {
     "was not repaired. Files that a killed process left are named and are no damage: the next "
     "command that writes removes them.\n\n"
     "Examples:\n  inferscale fsck\n  inferscale fsck --repair --json\n",
-    options, CLI_STORE | CLI_JSON, cmd_fsck,
+    options, CLI_STORE | CLI_JSON | CLI_THERE, cmd_fsck,
 };

@@ -201,17 +201,17 @@ static int cmd_history(const cli_args *a)
 const cli_verb cli_verb_history = {
     "history", "ID", "Show a fact's versions and when each held",
     "Examples:\n  inferscale history 12\n  inferscale recall \"Where does Anna live?\" --as-of 2023-06-01\n",
-    NULL, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_history,
+    NULL, CLI_STORE | CLI_SCOPE | CLI_JSON | CLI_THERE, cmd_history,
 };
 
 const cli_verb cli_verb_ls = {
     "ls", "", "List what is remembered",
     "In the order of ids.\n\n"
     "Examples:\n  inferscale ls --kinds facts --limit 20\n  inferscale ls --user anna --json\n",
-    ls_options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_ls,
+    ls_options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON | CLI_THERE, cmd_ls,
 };
 
 const cli_verb cli_verb_show = {
     "show", "ID...", "Show facts or turns with all versions", "Examples:\n  inferscale show 12\n",
-    show_options,    CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_show,
+    show_options,    CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON | CLI_THERE, cmd_show,
 };

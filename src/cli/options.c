@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/handle.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/time.h"
@@ -89,6 +90,13 @@ int64_t cli_time_last(const cli_args *a, const char *option)
 {
     const is_when when = read_time(a, option);
     return is_when_last(&when);
+}
+
+void cli_note_expired(const cli_args *a)
+{
+    const char *expires = cli_str(a, "--expires", NULL);
+    if (expires && is_time_seconds(cli_time(a, "--expires")) <= is_now_epoch())
+        fprintf(stderr, "Note: --expires %s is over already: what is stored so is kept, and never recalled.\n", expires);
 }
 
 int cli_choice(const cli_args *a, const char *option, const char *const *names, int fallback)
@@ -241,12 +249,28 @@ bool cli_embedder_is_there(const inferscale_options *o)
 /* What Ctrl-C ends the loading of. A verb has one handle at a time. */
 static inferscale *opened;
 
+/* What is only read must be there: a home with a typo in its name is no new store. */
+static is_status check_there(const cli_args *a, const inferscale_options *o)
+{
+    const is_fs *fs = is_fs_default();
+    char *home = o->home && o->home[0] ? is_strdup(o->home) : is_default_home();
+    is_status st = INFERSCALE_OK;
+    if (!home) return is_fail(INFERSCALE_E_NOMEM, "out of memory while opening the store");
+    if ((cli_current(a)->groups & CLI_THERE) && !fs->exists(fs, home))
+        st = is_fail(INFERSCALE_E_NOTFOUND, "there is no store in %.200s; `inferscale remember` makes one, or give another --home",
+                     home);
+    is_free(home);
+    return st;
+}
+
 static int open_as(const cli_args *a, bool background, inferscale **out)
 {
     inferscale_options o;
     inferscale_status st;
     cli_options(a, &o);
     if (!cli_embedder_is_there(&o)) return cli_fail_as(a, INFERSCALE_E_NOTFOUND);
+    st = check_there(a, &o);
+    if (st != INFERSCALE_OK) return cli_fail_as(a, st);
     o.background = background && !o.read_only;
     o.loading_ctx = &opened;
     __atomic_store_n(&opened, NULL, __ATOMIC_RELEASE);

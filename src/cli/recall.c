@@ -74,5 +74,5 @@ const cli_verb cli_verb_recall = {
     "0.01 to 1, also in other answers: what scores below 0.3 has probably nothing to do with the query.\n\n"
     "Examples:\n  inferscale recall \"What must Anna not eat?\" -k 5\n"
     "  inferscale recall \"trips\" --from 2024-01-01 --to 2024-06-30 --kinds both\n",
-    options, CLI_STORE | CLI_SCOPE | CLI_JSON, cmd_recall,
+    options, CLI_STORE | CLI_SCOPE | CLI_JSON | CLI_THERE, cmd_recall,
 };

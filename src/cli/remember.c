@@ -191,7 +191,7 @@ static int check_usage(const cli_args *a)
         return cli_usage(a, "nothing to remember; give the text in quotes, or pipe it in, one fact a line");
     /* Values are checked before anything is stored. */
     cli_time(a, "--time");
-    cli_time(a, "--expires");
+    cli_note_expired(a);
     cli_json_object(a, "--metadata");
     cli_int(a, "--source-turn", 0, 1, INT64_MAX);
     return CLI_OK;

@@ -67,6 +67,7 @@ static int change(const cli_args *a, bool supersede)
     if (cli_n(a) != 2) return cli_usage(a, "give the fact's id and its new text, in quotes; `inferscale ls` lists ids");
     id = cli_id_at(a, 0);
     fact_of(a, &fact);
+    cli_note_expired(a);
     cli_scope(a, &scope);
     rc = cli_open(a, &is);
     if (rc != CLI_OK) return rc;
@@ -94,7 +95,8 @@ static const cli_option options[] = {
 const cli_verb cli_verb_update = {
     "update", "ID TEXT", "Change a fact: a new version",
     "The old version stays in the history, valid until the new one begins; `recall --as-of` finds it for its time. What was computed "
-    "from it goes. With the --time of the old version it is a correction: the old text was never true.\n\n"
+    "from it goes. With the --time of the old version it is a correction: the old text was never true. A fact "
+    "that was superseded gets no new version; change the one that took its place.\n\n"
     "Examples:\n  inferscale update 12 \"Anna lives in Oslo.\"\n  inferscale update 12 \"Anna has three cats.\" --time 2024-05-01\n",
     options, CLI_STORE | CLI_SCOPE | CLI_MODEL | CLI_JSON, cmd_update,
 };
