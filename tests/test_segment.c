@@ -118,7 +118,7 @@ static void test_refusals(void **state)
         assert_int_equal(is_segment_new(&bad, (const float *const *)rows, &s), INFERSCALE_E_UNSUPPORTED);
         assert_null(s);
     }
-    bad.codec = IS_CODEC_INT4; /* holds what f16 holds, and not much more */
+    bad.codec = IS_CODEC_INT4; /* holds what f16 holds, and some more */
     rows[1][3] = 65519;
     OK(is_segment_new(&bad, (const float *const *)rows, &s));
     is_segment_unref(s);

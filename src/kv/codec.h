@@ -2,7 +2,7 @@
  *
  * f32, f16 and bf16 hold the values one after another. int8 holds the row's scale (f16) and then one signed byte a value:
  * value = byte * scale, exact in f32. The scale is the row's largest magnitude / 127, rounded up, so no byte is cut off.
- * int4 holds codes of 4 bits of a transform of the row (int4.h).
+ * int4 holds codes of 4 bits, with a scale and an offset for 32 values (int4.h).
  * Conversion rounds to nearest even; SIMD with a scalar oracle. */
 #ifndef IS_KV_CODEC_H
 #define IS_KV_CODEC_H
@@ -32,7 +32,7 @@ is_status is_codec_parse(const char *name, is_codec *out);
 void is_codec_encode(is_codec c, const float *src, void *dst, size_t n);
 void is_codec_decode(is_codec c, const void *src, float *dst, size_t n);
 #define IS_INT8_LARGEST (127.0f * 65504.0f)
-#define IS_INT4_LARGEST (127.0f * 65504.0f / 64.0f)
+#define IS_INT4_LARGEST (7.5f * 65504.0f)
 uint16_t is_f16_from_f32(float x);                   /* scalar oracles */
 float is_f32_from_f16(uint16_t h);
 uint16_t is_f16_not_below(float x);                  /* of finite ones; x >= 0 */

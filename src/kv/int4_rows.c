@@ -5,8 +5,7 @@
 
 enum {
     STAGE = IS_INT4_LONGEST,
-    AT_A_TIME = 1024, /* values of rows that are decoded before the first is used: one that was just
-                       * changed in memory is slow to load as part of a vector */
+    AT_A_TIME = 1024, /* values of rows that are decoded before the first is used */
     LINE = 64,
 };
 

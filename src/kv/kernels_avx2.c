@@ -132,42 +132,14 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
     }
 }
 
-IS_INLINE vf v_everywhere(float x) { return _mm256_set1_ps(x); }
-IS_INLINE float v_first(vf v) { return _mm256_cvtss_f32(v); }
-
-#define IS_BLOCKS 1
-typedef __m256i vb;
-IS_INLINE vb vb_codes(const uint8_t *p, size_t step)
+IS_INLINE void st_bytes(float *p, __m128i bytes, int offset, vf scale)
 {
-    (void)step;
-    return _mm256_loadu_si256((const void *)p);
-}
-IS_INLINE vb vb_and(vb a, vb b) { return _mm256_and_si256(a, b); }
-IS_INLINE vb vb_xor(vb a, vb b) { return _mm256_xor_si256(a, b); }
-IS_INLINE vb vb_shift(vb a) { return _mm256_srli_epi16(a, 4); }
-IS_INLINE vb vb_bytes(int x) { return _mm256_set1_epi8((char)x); }
-IS_INLINE vb vb_shorts(short x) { return _mm256_set1_epi16(x); }
-IS_INLINE vb vb_levels(vb codes)
-{
-    const __m128i levels = _mm_loadu_si128((const void *)is_int4_levels);
+    const __m256i add = _mm256_set1_epi32(offset);
+    const __m256i low = _mm256_cvtepu8_epi32(bytes);
+    const __m256i high = _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8));
 
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), codes);
-}
-IS_INLINE vb vb_pairs(vb a, vb b) { return _mm256_maddubs_epi16(a, b); }
-IS_INLINE vb vb_add(vb a, vb b) { return _mm256_add_epi16(a, b); }
-IS_INLINE vb vb_sub(vb a, vb b) { return _mm256_sub_epi16(a, b); }
-IS_INLINE vb vb_low(vb a, vb b) { return _mm256_unpacklo_epi16(a, b); }
-IS_INLINE vb vb_high(vb a, vb b) { return _mm256_unpackhi_epi16(a, b); }
-IS_INLINE vb vb_first(vb a, vb b) { return _mm256_permute2x128_si256(a, b, 0x20); }
-IS_INLINE vb vb_second(vb a, vb b) { return _mm256_permute2x128_si256(a, b, 0x31); }
-IS_INLINE void vb_store(float *p, vb v, int i, vf f)
-{
-    const __m256i low = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(v));
-    const __m256i high = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(v, 1));
-
-    (void)i;
-    st_f32(p, v_mul(_mm256_cvtepi32_ps(low), f));
-    st_f32(p + 8, v_mul(_mm256_cvtepi32_ps(high), f));
+    st_f32(p, v_mul(_mm256_cvtepi32_ps(_mm256_add_epi32(low, add)), scale));
+    st_f32(p + 8, v_mul(_mm256_cvtepi32_ps(_mm256_add_epi32(high, add)), scale));
 }
 
 #include "kv/kernels_body.h"

@@ -102,45 +102,11 @@ IS_INLINE void vi_put(void *p, vi v, size_t bytes)
     _mm512_mask_storeu_epi16(p, (__mmask32)(0xffffffffu >> (32 - bytes / 2)), v); /* bytes is even, 2 .. 64 */
 }
 
-IS_INLINE vf v_everywhere(float x) { return _mm512_set1_ps(x); }
-IS_INLINE float v_first(vf v) { return _mm512_cvtss_f32(v); }
+IS_INLINE void st_bytes(float *p, __m128i bytes, int offset, vf scale)
+{
+    const __m512i codes = _mm512_add_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(offset));
 
-#define IS_BLOCKS 2
-typedef __m512i vb;
-IS_INLINE vb vb_codes(const uint8_t *p, size_t step)
-{
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)p)),
-                              _mm256_loadu_si256((const void *)(p + step)), 1);
-}
-IS_INLINE vb vb_and(vb a, vb b) { return _mm512_and_si512(a, b); }
-IS_INLINE vb vb_xor(vb a, vb b) { return _mm512_xor_si512(a, b); }
-IS_INLINE vb vb_shift(vb a) { return _mm512_srli_epi16(a, 4); }
-IS_INLINE vb vb_bytes(int x) { return _mm512_set1_epi8((char)x); }
-IS_INLINE vb vb_shorts(short x) { return _mm512_set1_epi16(x); }
-IS_INLINE vb vb_levels(vb codes)
-{
-    const __m128i levels = _mm_loadu_si128((const void *)is_int4_levels);
-
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(levels), codes);
-}
-IS_INLINE vb vb_pairs(vb a, vb b) { return _mm512_maddubs_epi16(a, b); }
-IS_INLINE vb vb_add(vb a, vb b) { return _mm512_add_epi16(a, b); }
-IS_INLINE vb vb_sub(vb a, vb b) { return _mm512_sub_epi16(a, b); }
-IS_INLINE vb vb_low(vb a, vb b) { return _mm512_unpacklo_epi16(a, b); }
-IS_INLINE vb vb_high(vb a, vb b) { return _mm512_unpackhi_epi16(a, b); }
-IS_INLINE vb vb_first(vb a, vb b)
-{
-    return _mm512_permutex2var_epi64(a, _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0), b);
-}
-IS_INLINE vb vb_second(vb a, vb b)
-{
-    return _mm512_permutex2var_epi64(a, _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2), b);
-}
-IS_INLINE void vb_store(float *p, vb v, int i, vf f)
-{
-    const __m256i x = i ? _mm512_extracti64x4_epi64(v, 1) : _mm512_castsi512_si256(v);
-
-    st_f32(p, v_mul(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(x)), f));
+    st_f32(p, v_mul(_mm512_cvtepi32_ps(codes), scale));
 }
 
 #include "kv/kernels_body.h"
