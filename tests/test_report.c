@@ -262,6 +262,8 @@ static void files_share_a_plot(void **state)
     x = axis_of(svg, 'x', true);
     assert_int_equal(points_of(svg, 0, true, d, 8), 1);
     near(value_at(&x, d[0].x + d[0].lo), 1);
+    sh("cat out/index.html");
+    expect_in(last.out, "eval fidelity --codec int8 --data FILE");
 }
 
 static void servers_and_searches(void **state)

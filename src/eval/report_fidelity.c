@@ -78,6 +78,7 @@ static void make_command(report_head *h, const json_t *file)
 {
     const json_t *rows = json_object_get(file, "rows");
     const char *talk = json_string_value(json_array_get(json_object_get(file, "conversations"), 0));
+    const char *codec = report_text(file, "codec");
     char list[200] = "", model[CHART_TEXT];
 
     for (size_t i = 0; i < json_array_size(rows); i++) {
@@ -90,9 +91,9 @@ static void make_command(report_head *h, const json_t *file)
     }
     report_model_option(h, model);
     report_print(h->command, sizeof h->command,
-                 "inferscale eval fidelity %s--data FILE --conversation %s --k %.0f --n %.0f "
+                 "inferscale eval fidelity %s%s%s%s--data FILE --conversation %s --k %.0f --n %.0f "
                  "--orders %.0f --seed %s --policy %s --json",
-                 model, talk ? talk : "ID", report_number(json_array_get(rows, 0), "k"),
+                 model, codec[0] ? "--codec " : "", codec, codec[0] ? " " : "", talk ? talk : "ID", report_number(json_array_get(rows, 0), "k"),
                  report_number(json_array_get(rows, 0), "n"), report_number(file, "orders"),
                  h->seed, list);
 }
