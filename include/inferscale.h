@@ -10,7 +10,7 @@
  *       inferscale *is = NULL;
  *       inferscale_options opt = INFERSCALE_OPTIONS_INIT;
  *       inferscale_scope anna = { .user = "anna" };
- *       inferscale_fact fact = { .text = "Anna is allergic to peanuts.", .event_time = 1714521600 };
+ *       inferscale_fact fact = { .text = "Anna is allergic to peanuts." };
  *       inferscale_ask_options ask = INFERSCALE_ASK_OPTIONS_INIT;
  *       inferscale_answer *answer = NULL;
  *
