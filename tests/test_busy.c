@@ -200,6 +200,51 @@ static void a_share_is_enough(void **state)
     engine_close(&w);
 }
 
+typedef struct pausing {
+    is_gate *gate;
+    is_gate_work work;
+    int done;
+} pausing;
+
+static void *pause_once(void *arg)
+{
+    pausing *p = arg;
+
+    is_gate_work_pause(p->gate, &p->work);
+    __atomic_store_n(&p->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Something new comes while work for idle times runs, and a question before or after it: the work does
+ * not pause until the question ends, which may be never, but is dropped. With no question it goes on. */
+static void idle_work_yields_at_its_next_pause(void **state)
+{
+    for (int question_first = 0; question_first < 2; question_first++) {
+        pausing p = { .done = 0 };
+        pthread_t thread;
+
+        KIT_OK(is_gate_new(&p.gate));
+        assert_true(is_gate_work_begin(p.gate, &p.work));
+        if (question_first) is_gate_enter(p.gate);
+        is_gate_drop_idle(p.gate);
+        assert_int_equal(p.work.drop, 0);
+        if (!question_first) {
+            is_gate_work_pause(p.gate, &p.work);
+            assert_int_equal(p.work.drop, 0);
+            is_gate_enter(p.gate);
+        }
+        assert_int_equal(pthread_create(&thread, NULL, pause_once, &p), 0);
+        UNTIL(__atomic_load_n(&p.done, __ATOMIC_ACQUIRE));
+        pthread_join(thread, NULL);
+        assert_int_equal(p.work.drop, 1);
+        assert_int_equal(stats_of(p.gate).drops, 1);
+        assert_int_equal(stats_of(p.gate).pauses, 0);
+        is_gate_work_end(p.gate, &p.work);
+        is_gate_leave(p.gate);
+        is_gate_free(p.gate);
+    }
+}
+
 /* ---- Clients --------------------------------------------------------------------------------------------------------------- */
 
 enum { CLIENTS_MAX = 8, FACTS = 24, STEPS_MAX = 20000 };
@@ -463,7 +508,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(embedding_does_not_wait_for_questions), TEST(embedding_does_not_wait_for_the_encoder), TEST(a_question_pauses_a_capture),
-        TEST(a_paused_capture_is_dropped_for_who_needs_it), TEST(a_share_is_enough), TEST(two_clients_without_a_gap),
+        TEST(a_paused_capture_is_dropped_for_who_needs_it), TEST(a_share_is_enough), TEST(idle_work_yields_at_its_next_pause),
+        TEST(two_clients_without_a_gap),
         TEST(eight_clients_without_a_gap), TEST(one_endless_stream), TEST(the_state_tells_the_share), TEST(a_long_fact_between_questions),
         TEST(a_paused_capture_is_in_nobodys_way), TEST(an_engine_elsewhere_goes_on), TEST(refining_is_for_idle_times),
     };

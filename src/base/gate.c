@@ -205,7 +205,7 @@ bool is_gate_work_begin(is_gate *g, is_gate_work *w)
 
     pthread_mutex_lock(&g->lock);
     w->drop = g->shut || is_gone(g, w);
-    w->begun = w->paused = w->slice = false;
+    w->begun = w->paused = w->slice = w->yields = false;
     w->next = g->works;
     g->works = w;
     come_in(g, w);
@@ -230,6 +230,7 @@ void is_gate_work_pause(is_gate *g, is_gate_work *w)
         return;
     }
     end_slice(g, w);
+    if (g->n_inside > 0 && w->yields) drop(g, w);
     if (g->n_inside > 0 && !w->drop) {
         g->pauses++;
         w->paused = true;
@@ -327,8 +328,11 @@ void is_gate_drop_of(is_gate *g, const uint8_t tag[IS_HASH_BYTES], uint64_t epoc
 void is_gate_drop_idle(is_gate *g)
 {
     pthread_mutex_lock(&g->lock);
-    for (is_gate_work *w = g->works; w; w = w->next)
-        if (!w->shares && (w->paused || !w->begun)) drop(g, w);
+    for (is_gate_work *w = g->works; w; w = w->next) {
+        if (w->shares) continue;
+        w->yields = true;
+        if (w->paused || !w->begun) drop(g, w);
+    }
     pthread_mutex_unlock(&g->lock);
 }
 

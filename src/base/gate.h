@@ -44,7 +44,7 @@ typedef struct is_gate_work {
     void *ctx;
     /* the gate's */
     int drop;                /* atomic, may be polled as a cancel flag: not 0 = it must end now */
-    bool begun, paused, slice;
+    bool begun, paused, slice, yields;
     struct is_gate_work *next;
 } is_gate_work;
 
@@ -66,7 +66,8 @@ bool is_gate_hold_wait(is_gate *g, int64_t timeout_ms);
 void is_gate_release(is_gate *g);
 /* Drops work of this tag and of an older epoch, and waits until it has ended, at most wait_ms. */
 void is_gate_drop_of(is_gate *g, const uint8_t tag[IS_HASH_BYTES], uint64_t epoch, uint32_t wait_ms);
-/* Drops work without a share that is paused, or waits to begin. */
+/* Drops work without a share that is paused or waits to begin. What runs goes on, but is dropped in
+ * place of its next pause for a question, which may be open already or come later. */
 void is_gate_drop_idle(is_gate *g);
 
 void is_gate_rules(is_gate *g, const is_share_rules *rules);
