@@ -245,6 +245,42 @@ static void idle_work_yields_at_its_next_pause(void **state)
     }
 }
 
+static void *begin_once(void *arg)
+{
+    pausing *p = arg;
+    const bool begun = is_gate_work_begin(p->gate, &p->work);
+
+    __atomic_store_n(&p->done, begun ? 2 : 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* The same for work that was decided on before and begins after: it does not wait for the question. Once
+ * the new thing has been seen it does, and begins when the question ends. */
+static void idle_work_yields_before_it_begins(void **state)
+{
+    for (int seen = 0; seen < 2; seen++) {
+        pausing p = { .done = 0 };
+        pthread_t thread;
+
+        KIT_OK(is_gate_new(&p.gate));
+        is_gate_enter(p.gate);
+        is_gate_drop_idle(p.gate);
+        if (seen) is_gate_idle_again(p.gate);
+        assert_int_equal(pthread_create(&thread, NULL, begin_once, &p), 0);
+        if (seen) {
+            usleep(20000);
+            is_gate_leave(p.gate);
+        }
+        UNTIL(__atomic_load_n(&p.done, __ATOMIC_ACQUIRE));
+        pthread_join(thread, NULL);
+        assert_int_equal(p.done, seen ? 2 : 1);
+        assert_int_equal(p.work.drop, !seen);
+        if (seen) is_gate_work_end(p.gate, &p.work);
+        else is_gate_leave(p.gate);
+        is_gate_free(p.gate);
+    }
+}
+
 /* ---- Clients --------------------------------------------------------------------------------------------------------------- */
 
 enum { CLIENTS_MAX = 8, FACTS = 24, STEPS_MAX = 20000 };
@@ -509,7 +545,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(embedding_does_not_wait_for_questions), TEST(embedding_does_not_wait_for_the_encoder), TEST(a_question_pauses_a_capture),
         TEST(a_paused_capture_is_dropped_for_who_needs_it), TEST(a_share_is_enough), TEST(idle_work_yields_at_its_next_pause),
-        TEST(two_clients_without_a_gap),
+        TEST(idle_work_yields_before_it_begins), TEST(two_clients_without_a_gap),
         TEST(eight_clients_without_a_gap), TEST(one_endless_stream), TEST(the_state_tells_the_share), TEST(a_long_fact_between_questions),
         TEST(a_paused_capture_is_in_nobodys_way), TEST(an_engine_elsewhere_goes_on), TEST(refining_is_for_idle_times),
     };

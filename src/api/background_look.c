@@ -123,6 +123,7 @@ static void take_requests(is_bg_worker *w, uint64_t *n_begun)
 
     pthread_mutex_lock(&b->lock);
     w->poked = false;
+    if (w->first == IS_STAGE_FIRST) is_gate_idle_again(b->is->gate);
     *n_begun = b->writing ? UINT64_MAX : b->n_begun;
     for (size_t i = 0; w->n_again && i < w->n_parts; i++)
         for (size_t k = 0; k < w->n_again; k++)

@@ -20,6 +20,7 @@ struct is_gate {
     int flag;             /* written under the lock, read without: atomically */
     is_gate_work *works;  /* that have begun, or wait to; a list */
     bool busy;            /* one that is not `always` has begun */
+    bool no_idle;         /* work without a share does not wait for questions, but is dropped */
     is_share share;
     uint64_t pauses, drops;
     struct { uint8_t tag[IS_HASH_BYTES]; uint64_t epoch; } gone[GONE]; /* whose work was dropped of late: some may be on its way here */
@@ -143,6 +144,11 @@ static bool may_run(is_gate *g, is_gate_work *w)
     return w->slice;
 }
 
+static bool is_unwanted(const is_gate *g, const is_gate_work *w)
+{
+    return g->no_idle && g->n_inside > 0 && !w->shares && !w->always;
+}
+
 /* Waits until it is worth trying. The lock is held. Work that meets a hold before it has begun is dropped: whoever holds may be doing
  * what it was prepared for. */
 static void wait_for_chance(is_gate *g, is_gate_work *w)
@@ -154,7 +160,8 @@ static void wait_for_chance(is_gate *g, is_gate_work *w)
         const double now = is_now_ms(), next = w->shares ? is_share_next(&g->share, now) : -1;
         const bool free = !first || w->always || !g->busy;
 
-        if (free && (w->always || g->n_inside == 0 || next == 0)) return;
+        if (is_unwanted(g, w)) drop(g, w);
+        if (w->drop || (free && (w->always || g->n_inside == 0 || next == 0))) return;
         wait_change(g, free && next > 0 ? now + next : -1);
     }
 }
@@ -205,7 +212,7 @@ bool is_gate_work_begin(is_gate *g, is_gate_work *w)
 
     pthread_mutex_lock(&g->lock);
     w->drop = g->shut || is_gone(g, w);
-    w->begun = w->paused = w->slice = w->yields = false;
+    w->begun = w->paused = w->slice = false;
     w->next = g->works;
     g->works = w;
     come_in(g, w);
@@ -230,7 +237,7 @@ void is_gate_work_pause(is_gate *g, is_gate_work *w)
         return;
     }
     end_slice(g, w);
-    if (g->n_inside > 0 && w->yields) drop(g, w);
+    if (is_unwanted(g, w)) drop(g, w);
     if (g->n_inside > 0 && !w->drop) {
         g->pauses++;
         w->paused = true;
@@ -328,11 +335,16 @@ void is_gate_drop_of(is_gate *g, const uint8_t tag[IS_HASH_BYTES], uint64_t epoc
 void is_gate_drop_idle(is_gate *g)
 {
     pthread_mutex_lock(&g->lock);
-    for (is_gate_work *w = g->works; w; w = w->next) {
-        if (w->shares) continue;
-        w->yields = true;
-        if (w->paused || !w->begun) drop(g, w);
-    }
+    g->no_idle = true;
+    for (is_gate_work *w = g->works; w; w = w->next)
+        if (!w->shares && (w->paused || !w->begun)) drop(g, w);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void is_gate_idle_again(is_gate *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->no_idle = false;
     pthread_mutex_unlock(&g->lock);
 }
 

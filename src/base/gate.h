@@ -44,7 +44,7 @@ typedef struct is_gate_work {
     void *ctx;
     /* the gate's */
     int drop;                /* atomic, may be polled as a cancel flag: not 0 = it must end now */
-    bool begun, paused, slice, yields;
+    bool begun, paused, slice;
     struct is_gate_work *next;
 } is_gate_work;
 
@@ -66,9 +66,12 @@ bool is_gate_hold_wait(is_gate *g, int64_t timeout_ms);
 void is_gate_release(is_gate *g);
 /* Drops work of this tag and of an older epoch, and waits until it has ended, at most wait_ms. */
 void is_gate_drop_of(is_gate *g, const uint8_t tag[IS_HASH_BYTES], uint64_t epoch, uint32_t wait_ms);
-/* Drops work without a share that is paused or waits to begin. What runs goes on, but is dropped in
- * place of its next pause for a question, which may be open already or come later. */
+/* Something else is to be done before work without a share. Such work is dropped if it is paused or
+ * waits to begin; and until is_gate_idle_again, where it would pause for a question, or wait for one
+ * before it begins. While no question is open it runs. */
 void is_gate_drop_idle(is_gate *g);
+/* That something has been seen: work without a share waits for questions again. */
+void is_gate_idle_again(is_gate *g);
 
 void is_gate_rules(is_gate *g, const is_share_rules *rules);
 void is_gate_rules_of(is_gate *g, is_share_rules *out);
