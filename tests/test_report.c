@@ -313,9 +313,11 @@ static void what_the_commands_write_is_read(void **state)
         "eval fidelity --data $DATA --policy header --codec f16 --k 2 --n 1 --json >f.json",
         "eval accuracy --data $DATA --method lexical --policy header --k 2 --plain --results "
         "a.jsonl --json >b.json",
+        "eval accuracy --data $DATA --method lexical --policy header --k 2 --best-first --results "
+        "o.jsonl --json >p.json",
         "bench ttft --k 0,2 --runs 3 --json >t.json",
     };
-    static const char *const plots[] = { "a", "b", "c", "f", "r", "t" };
+    static const char *const plots[] = { "a", "b", "o", "p", "c", "f", "r", "t" };
 
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
@@ -331,6 +333,11 @@ static void what_the_commands_write_is_read(void **state)
         expect_in(plot(plots[i]), "<g class=\"point\"");
     expect_in(plot("t"), ">plain</text>");
     expect_in(plot("a"), ">plain</text>");
+    expect_in(plot("o"), "questions, best fact first<");
+    expect_in(plot("p"), "questions, best fact first<");
+    expect_not_in(plot("a"), "best fact first");
+    sh("grep -c -e '--best-first' out/index.html");
+    expect_in(last.out, "1");
     sh("cat f.json");
     expect_in(last.out, "\"codec\":\"f16\",\"kv_bytes_per_token\":");
 }

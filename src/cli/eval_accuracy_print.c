@@ -183,6 +183,7 @@ int accuracy_print_json(const inferscale_model_info *info, const accuracy_option
     json_object_set_new(report, "answer_tokens", json_integer(o->n_tokens));
     json_object_set_new(report, "engine", cli_json_text(info->engine));
     json_object_set_new(report, "flash_attention", json_boolean(info->flash_attention));
+    if (o->best_first) json_object_set_new(report, "best_first", json_true());
     json_object_set_new(report, "rule", rule_json(o));
     for (size_t i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i]));
     is_free(rows);

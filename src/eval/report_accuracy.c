@@ -41,9 +41,11 @@ static is_status add_row(report *r, report_plot *p, const right_row *row)
     return report_sum_add(r, &sum);
 }
 
-static is_status new_plot(report *r, size_t head, double k, double n, const char *questions,
+/* of: the file, or its configuration. */
+static is_status new_plot(report *r, size_t head, double k, double n, const json_t *of,
                           report_plot **out)
 {
+    const bool best_first = json_is_true(json_object_get(of, "best_first"));
     chart *c;
     char model[CHART_TEXT];
 
@@ -53,8 +55,8 @@ static is_status new_plot(report *r, size_t head, double k, double n, const char
     c->kind = CHART_DOTS;
     report_copy(c->id, sizeof c->id, r->heads[head].file);
     report_copy(c->title, sizeof c->title, "Right answers by type of question and arm");
-    report_print(c->subtitle, sizeof c->subtitle, "%s; k = %.0f, %.0f %s questions", model, k, n,
-                 questions);
+    report_print(c->subtitle, sizeof c->subtitle, "%s; k = %.0f, %.0f %s questions%s", model, k, n,
+                 report_text(of, "questions"), best_first ? ", best fact first" : "");
     report_copy(c->value.title, sizeof c->value.title, "right answers, %");
     report_copy(c->x.title, sizeof c->x.title, "type");
     report_copy(c->interval, sizeof c->interval, "95%, Wilson's");
@@ -168,11 +170,12 @@ static void take_head(report *r, size_t head, const json_t *o)
         report_print(list + n, sizeof list - n, "%s%s", i ? "," : "", s ? s : "?");
     }
     report_print(h->command, sizeof h->command,
-                 "inferscale eval accuracy --model MODEL %s--seed %s --k %.0f --policy %s %s%s"
+                 "inferscale eval accuracy --model MODEL %s--seed %s --k %.0f --policy %s %s%s%s"
                  "--results %s",
                  synthetic ? "" : "--data FILE ", h->seed, report_number(o, "k"), list,
                  json_is_false(json_object_get(o, "twins")) ? "--no-twins " : "",
-                 json_is_true(json_object_get(o, "plain")) ? "--plain " : "", h->file);
+                 json_is_true(json_object_get(o, "plain")) ? "--plain " : "",
+                 json_is_true(json_object_get(o, "best_first")) ? "--best-first " : "", h->file);
 }
 
 static is_status take_line(lines *l, const json_t *line, json_t **configuration)
@@ -244,7 +247,7 @@ static is_status plot_lines(report *r, size_t head, lines *l, const json_t *conf
     l->quiz.margin = 0.01;
     l->a.n_before = l->a.n;
     accuracy_rows(&l->a, &o, rows, &n);
-    st = new_plot(r, head, k, (double)l->a.n, report_text(configuration, "questions"), &p);
+    st = new_plot(r, head, k, (double)l->a.n, configuration, &p);
     if (st == INFERSCALE_OK) st = plot_rows(r, p, rows, n, k);
     is_free(rows);
     return st;
@@ -289,7 +292,7 @@ is_status report_accuracy_rows(report *r, size_t head, const json_t *file)
 
     report_print(h->command, sizeof h->command,
                  "inferscale eval accuracy --model MODEL --seed %s --k %.0f --json", h->seed, k);
-    IS_TRY(new_plot(r, head, k, report_number(file, "n"), report_text(file, "questions"), &p));
+    IS_TRY(new_plot(r, head, k, report_number(file, "n"), file, &p));
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const right_row one = {
